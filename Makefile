@@ -1,0 +1,57 @@
+# The two commands that matter: `make demo` shows the effect, `make test` proves the code. Each sets up what it needs.
+# CFOL_NO_APT=1 keeps apt out of it; PYTHON chooses the interpreter; CFOL_CUDA=0 builds without CUDA.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+STAMP := $(VENV)/.stamps
+NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
+JOBS ?= 2
+
+.PHONY: help demo test test-gpu mutants lint format build bench bench-setup clean system-packages
+
+help:
+	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
+	@echo "make test      everything that can be checked on this machine"
+	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
+	@echo "make mutants   plant faults in the kernels and see that the tests find each"
+	@echo "make lint      ruff, mypy, clang-format"
+	@echo "make bench     the benchmarks, against every peer"
+
+$(STAMP)/venv:
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMP)
+	@touch $@
+
+$(STAMP)/torch: $(STAMP)/venv constraints.txt
+	@echo "installing torch and the build tools (about 5 GB with its CUDA libraries) ..."
+	$(PIP) torch torchvision numpy pillow matplotlib setuptools wheel ninja pybind11
+	@touch $@
+
+# The build is serialised by a lock, so that two shells may call make at the same time.
+$(STAMP)/build: $(STAMP)/torch pyproject.toml $(NATIVE)
+	flock $(STAMP)/build.lock $(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+build: $(STAMP)/build
+
+$(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
+	$(PIP) build clang-format filelock hypothesis mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
+	@touch $@
+
+system-packages:
+	@bash scripts/system-packages.sh
+
+# FFCV is source only and needs OpenCV's headers; without them its tests cannot run, and the test session says so.
+$(STAMP)/ffcv: $(STAMP)/torch constraints.txt | system-packages
+	bash scripts/install-ffcv.sh $(BIN)/python
+	@touch $@
+
+demo: $(STAMP)/build
+	$(BIN)/cfol-fast demo --out demo
+
+test: $(STAMP)/build $(STAMP)/dev $(STAMP)/ffcv
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+clean:
+	rm -rf build dist *.egg-info cfol_fast/*.so

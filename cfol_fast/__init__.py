@@ -1,0 +1,43 @@
+"""cfol_fast: train image classifiers that withstand attack in every class, and prove it class by class.
+
+The names below are the public surface; they are imported when they are first used, so that `import cfol_fast` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from cfol_fast import cpu_features
+from cfol_fast._version import __version__
+
+# Before anything imports torch: oneDNN reads its environment once.
+cpu_features.avoid_broken_bfloat16()
+
+_SURFACE = {
+    "ClassSampler": "cfol_fast.sampling",
+    "ExampleSampler": "cfol_fast.sampling",
+    "PGD": "cfol_fast.attacks",
+    "evaluate": "cfol_fast.evaluation",
+    "train": "cfol_fast.training",
+    "load": "cfol_fast.training",
+}
+_MODULES = ("attacks", "data", "evaluation", "methods", "models", "objectives", "ops", "recipes", "reporting")
+_MODULES += ("sampling", "theory", "training")
+
+__all__ = ["__version__", *_SURFACE, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SURFACE:
+        value = getattr(importlib.import_module(_SURFACE[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"cfol_fast.{name}")
+    else:
+        raise AttributeError(f"module 'cfol_fast' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

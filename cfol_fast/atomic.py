@@ -1,0 +1,70 @@
+"""Writing files so that nobody ever sees half of one: to a temporary name in the same folder, synced, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A binary file that takes the place of `path` when the block ends, and vanishes when the block fails."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes private files; a result is as readable as any file the user writes
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself must survive a power cut too. Not every file system offers this, and then there is nothing to do."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_with(path: str | os.PathLike[str], write: Callable[[IO[bytes]], Any]) -> None:
+    with replacing(path) as file:
+        write(file)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | os.PathLike[str], obj: Any) -> None:
+    """JSON with a final newline; NaN is refused, because most readers of JSON would refuse it."""
+    write_text(path, json.dumps(obj, indent=2, allow_nan=False) + "\n")
+
+
+def save_torch(path: str | os.PathLike[str], obj: Any) -> None:
+    """Tensors and plain values only: `torch.load(..., weights_only=True)` must be able to read it back."""
+    import torch
+
+    with replacing(path) as file:
+        torch.save(obj, file)

@@ -1,0 +1,77 @@
+"""The bridge to the compiled library: loads it, calls its ops, and turns what C++ throws into Python's exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import cfol_fast._ops  # noqa: F401  (registers torch.ops.cfol_fast)
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "cfol_fast's native library is missing or does not fit this torch; build it with "
+        "'pip install --no-build-isolation .' (torch >= 2.13)"
+    ) from error
+
+library = torch.ops.cfol_fast
+_EXCEPTIONS: dict[str, type[Exception]] = {"ValueError: ": ValueError, "TypeError: ": TypeError}
+
+# The bits of csrc/faults.h
+FAULTS = {
+    1: "a label was outside [0, number of classes)",
+    2: "a loss was NaN or outside [0, 1]",
+    4: "an eps or step was negative or NaN",
+    8: "an index was outside the data",
+    16: "a probability was not positive",
+}
+
+
+def call(op: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a native op; its error messages name the Python exception they stand for."""
+    if torch.compiler.is_compiling():
+        return op(*arguments)
+    try:
+        return op(*arguments)
+    except RuntimeError as error:
+        text = str(error)
+        for prefix, kind in _EXCEPTIONS.items():
+            at = text.find(prefix)
+            if at >= 0:
+                raise kind(text[at + len(prefix) :].splitlines()[0]) from None
+        raise
+
+
+def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the shape function of an op: what the meta device and torch.compile run instead of the kernel."""
+    return torch.library.register_fake(f"cfol_fast::{name}")
+
+
+def new_rng(seed: int, device: torch.device | str | None = None) -> Tensor:
+    """The state of one user of randomness: int64 (2,), the seed and the step, on the device."""
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be in [0, 2**63), got {seed}")
+    return torch.tensor([seed, 0], dtype=torch.int64, device=device)
+
+
+def new_fault(device: torch.device | str | None = None) -> Tensor:
+    """The word in which kernels on a GPU raise flags instead of exceptions: int32 (1,). See `fault_messages`."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def fault_messages(value: int) -> list[str]:
+    """What the flags in a fault word mean; empty when all is well."""
+    return [text for bit, text in FAULTS.items() if value & bit]
+
+
+def number_or_each(value: float | Tensor, x: Tensor, name: str) -> tuple[float, Tensor | None]:
+    """Splits "a number or a (B,) tensor" into the two arguments the ops take."""
+    if isinstance(value, Tensor):
+        if value.dim() == 0:
+            value = value.expand(x.shape[0])
+        return 0.0, value.to(device=x.device, dtype=torch.float32).contiguous()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number or a tensor of shape (batch,), got {type(value).__name__}")
+    return float(value), None

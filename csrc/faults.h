@@ -1,0 +1,17 @@
+// Flags that a kernel raises on the device where the CPU would throw: looking at a value there would mean waiting for it.
+// The kernel goes on with a safe value; the trainer reads the flags at its log points. `cfol_fast/ops.py` has the sentences.
+#pragma once
+
+#include <cstdint>
+
+namespace cfol {
+
+enum Fault : int32_t {
+  kFaultLabel = 1,   // a label outside [0, k): the example is passed over
+  kFaultLoss = 2,    // a loss that is NaN or outside [0, 1]: NaN counts as 0, the rest is clamped
+  kFaultRadius = 4,  // a negative or NaN eps or step: counts as 0
+  kFaultIndex = 8,   // an index outside the data: clamped into it
+  kFaultChance = 16  // a probability that is not positive: the example is passed over
+};
+
+}  // namespace cfol

@@ -1,0 +1,86 @@
+// cfol_fast::pgd_start and cfol_fast::pgd_step: checks and registration.
+#include "pgd.h"
+
+#include "tensor.h"
+
+namespace cfol {
+namespace {
+
+bool is_channels_last(const Tensor& t) {
+  if (t.dim() != 4) return false;
+  int64_t expected = 1;
+  for (const int64_t d : {1, 3, 2, 0}) {
+    if (t.size(d) != 1 && t.stride(d) != expected) return false;
+    expected *= t.size(d);
+  }
+  return true;
+}
+
+ImageLayout layout_of(const Tensor& x) {
+  check_dtype(x, ScalarType::Float, "x");
+  if (x.dim() < 1) value_error("x must have a batch dimension, got a tensor without dimensions");
+  const int64_t batch = x.size(0), per_example = batch > 0 ? x.numel() / batch : 0;
+  const int64_t channels = x.dim() == 4 ? x.size(1) : 1;
+  const bool contiguous = x.is_contiguous();
+  if (!contiguous && !is_channels_last(x)) value_error("x must be contiguous or channels_last");
+  return {batch, channels, channels > 0 ? per_example / channels : 0, !contiguous};
+}
+
+void check_like(const Tensor& t, const Tensor& x, const char* name) {
+  check_dtype(t, ScalarType::Float, name);
+  check_same_device(t, x, name, "x");
+  bool same = t.dim() == x.dim();
+  for (int64_t d = 0; same && d < x.dim(); ++d) same = t.size(d) == x.size(d);
+  if (!same) value_error(name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(t));
+  for (int64_t d = 0; d < x.dim(); ++d)
+    if (x.size(d) > 1 && t.stride(d) != x.stride(d)) value_error(name, " must have the memory format of x");
+}
+
+template <class Device>
+PerExample per_example(double value, const std::optional<Tensor>& each, const Tensor& x, const char* name) {
+  if (!each.has_value()) {
+    if (!(value >= 0)) value_error(name, " must be at least 0, got ", value);
+    return {static_cast<float>(value), nullptr};
+  }
+  check_vector(*each, ScalarType::Float, x.size(0), name);
+  check_same_device(*each, x, name, "x");
+  const float* data = each->const_data_ptr<float>();
+  if constexpr (!Device::kCuda)
+    for (int64_t i = 0; i < x.size(0); ++i)
+      if (!(data[i] >= 0)) value_error(name, " must be at least 0, got ", data[i], " for example ", i);
+  return {0.0f, data};
+}
+
+template <class Device>
+Tensor pgd_start(const Tensor& x, double eps, std::optional<Tensor> eps_each, Tensor rng, bool l2,
+                 std::optional<Tensor> fault) {
+  const ImageLayout layout = layout_of(x);
+  check_rng(rng);
+  check_same_device(rng, x, "rng", "x");
+  const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
+  Tensor adv = torch::stable::empty_like(x);
+  const Device device(x);
+  CFOL_RUN(Device, device, pgd_start, x.const_data_ptr<float>(), adv.mutable_data_ptr<float>(), layout, radius,
+           rng_data_mutable(rng), l2, fault_data(fault));
+  return adv;
+}
+
+template <class Device>
+void pgd_step(Tensor adv, const Tensor& x, const Tensor& grad, double step, double eps, std::optional<Tensor> step_each,
+              std::optional<Tensor> eps_each, bool l2, std::optional<Tensor> fault) {
+  const ImageLayout layout = layout_of(x);
+  check_like(adv, x, "adv");
+  check_like(grad, x, "grad");
+  const PerExample size = per_example<Device>(step, step_each, x, "step");
+  const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
+  const Device device(x);
+  CFOL_RUN(Device, device, pgd_step, adv.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
+           grad.const_data_ptr<float>(), layout, size, radius, l2, fault_data(fault));
+}
+
+}  // namespace
+
+CFOL_REGISTER(pgd_start)
+CFOL_REGISTER(pgd_step)
+
+}  // namespace cfol

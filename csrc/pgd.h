@@ -1,0 +1,93 @@
+// One PGD attack: the random start and the ascent step, in the linf and the l2 ball, on images in [0, 1].
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "faults.h"
+#include "philox.h"
+
+namespace cfol {
+
+// How a batch lies in memory. Random numbers belong to logical positions (example, channel, pixel), four pixels of a plane
+// to a Philox slot, so that the noise is the same in both layouts.
+struct ImageLayout {
+  int64_t batch, channels, plane;  // plane: pixels of a channel
+  bool channels_last;
+
+  CFOL_HD int64_t per_example() const { return channels * plane; }
+  CFOL_HD int64_t quads() const { return (plane + 3) / 4; }  // Philox slots of one plane
+  CFOL_HD int64_t offset(int64_t example, int64_t channel, int64_t pixel) const {
+    return channels_last ? (example * plane + pixel) * channels + channel : (example * channels + channel) * plane + pixel;
+  }
+};
+
+// A radius or step size: one number for the batch, or one for each example.
+struct PerExample {
+  float value;
+  const float* each;
+};
+
+CFOL_HD float clamp_to(float v, float low, float high) { return v < low ? low : (v > high ? high : v); }
+
+// The value for one example; on the device a bad one counts as 0 and is flagged (on the CPU it was refused before).
+CFOL_HD float value_for(PerExample p, int64_t example, bool* bad) {
+  const float v = p.each != nullptr ? p.each[example] : p.value;
+  if (v >= 0.0f) return v;
+  *bad = true;
+  return 0.0f;
+}
+
+CFOL_HD float start_linf(float x, float u, float eps) { return clamp_to(x + (2.0f * u - 1.0f) * eps, 0.0f, 1.0f); }
+
+CFOL_HD float step_linf(float adv, float x, float grad, float step, float eps) {
+  const float direction = static_cast<float>(static_cast<int>(grad > 0.0f) - static_cast<int>(grad < 0.0f));
+  return clamp_to(clamp_to(adv + step * direction, x - eps, x + eps), 0.0f, 1.0f);
+}
+
+// Two standard normal numbers (Box-Muller); u is kept away from 0, where the logarithm ends.
+struct Normal2 {
+  float first, second;
+};
+CFOL_HD Normal2 normal2(uint32_t a, uint32_t b) {
+  const float radius = sqrtf(-2.0f * logf(uniform01(a) + 0.5f / 16777216.0f));
+  const float angle = 6.2831853f * uniform01(b);
+  return {radius * cosf(angle), radius * sinf(angle)};
+}
+
+// The four normal numbers of one Philox slot.
+CFOL_HD void normal4(Random4 r, float* out) {
+  const Normal2 a = normal2(r.x, r.y), b = normal2(r.z, r.w);
+  out[0] = a.first;
+  out[1] = a.second;
+  out[2] = b.first;
+  out[3] = b.second;
+}
+
+// Slots 0 .. slots-1 belong to the pixels; the example's radius comes after them.
+CFOL_HD float radius_l2(RngState rng, int64_t example, ImageLayout layout, float eps) {
+  const uint64_t slots = static_cast<uint64_t>(layout.batch * layout.channels * layout.quads());
+  const Random4 r = random4(rng, Stream::kAttackStart, slots + static_cast<uint64_t>(example));
+  // uniform in the ball: the radius is the d-th root of a uniform number
+  return eps * powf(uniform01(r.x) + 0.5f / 16777216.0f, 1.0f / static_cast<float>(layout.per_example()));
+}
+
+CFOL_HD float safe_inverse(float norm) { return norm > 1e-12f ? 1.0f / norm : 0.0f; }
+
+// How much of a perturbation stays: the whole inside the ball, else what reaches the sphere.
+CFOL_HD float shrink_to(float norm, float eps) { return norm > eps ? eps / norm : 1.0f; }
+
+namespace cpu {
+void pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault);
+void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout, PerExample step, PerExample eps, bool l2,
+              int32_t* fault);
+}  // namespace cpu
+
+namespace cuda {
+const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2,
+                      int32_t* fault, void* stream);
+const char* pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout, PerExample step, PerExample eps,
+                     bool l2, int32_t* fault, void* stream);
+}  // namespace cuda
+
+}  // namespace cfol
