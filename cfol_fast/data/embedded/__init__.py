@@ -1,0 +1,1 @@
+"""The images inside the package: `fashion_mini.npz`, its licence, and the script that made it."""

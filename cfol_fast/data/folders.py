@@ -1,0 +1,196 @@
+"""Data sets that are folders of image files: Tiny ImageNet, Imagenette, and one's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torchvision.datasets import Imagenette
+from torchvision.datasets.utils import download_and_extract_archive
+
+from cfol_fast.data.decoding import MIXED_SIZE, Listing, common_size, decode
+from cfol_fast.data.images import ImageSet
+from cfol_fast.data.reading import ReadOptions, Splits, need_root
+from cfol_fast.errors import InputError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+
+
+def folder(root: Path | None, options: ReadOptions) -> Splits:
+    """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds out a part."""
+    layout = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
+    root = need_root(root, layout)
+    if options.download:
+        raise InputError("a folder of your own cannot be downloaded: leave out --download")
+    if not (root / "train").is_dir():
+        raise InputError(f"{root / 'train'} is not there: a folder of images has {layout}")
+    train = list_classes(root, "train")
+    held = next((name for name in ("test", "val") if (root / name).is_dir()), None)
+    notes = (
+        ["val/ is not used: the hold-out comes from train/"]
+        if held == "test" and (root / "val").is_dir()
+        else []
+    )
+    test = None if held is None else list_classes(root, held)
+    if test is not None:
+        _same_classes(train, test)
+    size, batch_size = options.size, None
+    if size is None:
+        sizes = {common_size(part, options.progress) for part in (train, test) if part is not None}
+        if len(sizes) > 1 or None in sizes:
+            size = MIXED_SIZE
+            notes.append(
+                f"images of different sizes: stored with a short side of {size} px (change it with size=)"
+            )
+    if size is not None:
+        batch_size = (size, size)
+    return _decoded(train, test, options, size, batch_size, notes)
+
+
+def imagenette(root: Path | None, options: ReadOptions) -> Splits:
+    """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both 160 x 160."""
+    url = Imagenette._ARCHIVES["160px"][0]
+    expected = f"imagenette2-160/ with train/ and val/ from {url}"
+    root = need_root(root, expected)
+    root = root.parent if root.name == "imagenette2-160" else root
+    base = root / "imagenette2-160"
+    parts = []
+    for split in ("train", "val"):
+        if not options.download and not (base / split).is_dir():
+            raise InputError(f"{base / split} is not there: expected is {expected}; or add --download")
+        try:
+            data = Imagenette(str(root), split, "160px", download=options.download)
+        except (RuntimeError, KeyError, FileNotFoundError) as error:
+            raise InputError(f"{base} is not Imagenette ({_line(error)}): expected is {expected}") from error
+        parts.append(
+            Listing(
+                base,
+                split,
+                [os.path.relpath(path, base) for path, _ in data._samples],
+                [label for _, label in data._samples],
+                [names[0] for names in data.classes],
+            )
+        )
+    _same_classes(*parts)
+    return _decoded(parts[0], parts[1], options, 160, (160, 160), [])
+
+
+def tiny_imagenet(root: Path | None, options: ReadOptions) -> Splits:
+    """tiny-imagenet-200/ as published: wnids.txt, words.txt, train/<wnid>/images/, val/images/ with val_annotations.txt."""
+    expected = f"tiny-imagenet-200/ with wnids.txt, words.txt, train/ and val/ from {TINY_URL}"
+    root = need_root(root, expected)
+    base = root if root.name == "tiny-imagenet-200" else root / "tiny-imagenet-200"
+    if options.download and not base.is_dir():
+        try:
+            download_and_extract_archive(TINY_URL, str(base.parent), md5=TINY_MD5)
+        except (RuntimeError, OSError) as error:
+            raise InputError(f"{TINY_URL} could not be downloaded ({_line(error)})") from error
+    for name in ("wnids.txt", "words.txt", "train", "val/val_annotations.txt"):
+        if not (base / name).exists():
+            raise InputError(f"{base / name} is not there: expected is {expected}; or add --download")
+    wnids = sorted((base / "wnids.txt").read_text().split())
+    words = dict(
+        line.split("\t", 1) for line in (base / "words.txt").read_text().splitlines() if "\t" in line
+    )
+    classes = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
+    classes = [
+        name if classes.count(name) == 1 else f"{name} ({wnid})"
+        for name, wnid in zip(classes, wnids, strict=True)
+    ]
+    number = {wnid: c for c, wnid in enumerate(wnids)}
+
+    train: list[tuple[str, int]] = []
+    for wnid in wnids:
+        images = base / "train" / wnid / "images"
+        if not images.is_dir():
+            raise InputError(f"{images} is not there, but {wnid} is in wnids.txt: expected is {expected}")
+        train += [
+            (f"train/{wnid}/images/{name}", number[wnid])
+            for name in sorted(os.listdir(images))
+            if _is_image(name)
+        ]
+    val: list[tuple[str, int]] = []
+    for line in (base / "val" / "val_annotations.txt").read_text().splitlines():
+        name, wnid = line.split("\t")[:2]
+        if wnid not in number:
+            raise InputError(
+                f"{base / 'val/val_annotations.txt'}: {name} has the class {wnid}, which is not in wnids.txt"
+            )
+        val.append((f"val/images/{name}", number[wnid]))
+    listings = [
+        Listing(base, split, [path for path, _ in part], [label for _, label in part], classes)
+        for split, part in (("train", train), ("val", val))
+    ]
+    return _decoded(listings[0], listings[1], options, 64, (64, 64), [])
+
+
+def list_classes(root: Path, split: str) -> Listing:
+    """Every image under `root`/`split`/<class>, sorted; the class names are the folders' names."""
+    base = root / split
+    classes = sorted(
+        entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(".")
+    )
+    if not classes:
+        raise InputError(f"{base} has no folders in it: one folder a class is expected")
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, name in enumerate(classes):
+        found = sorted(_images_under(base / name))
+        if not found:
+            raise InputError(
+                f"{base / name} has no image in it ({', '.join(EXTENSIONS)}): add some or remove the folder"
+            )
+        paths += [os.path.relpath(path, root) for path in found]
+        labels += [number] * len(found)
+    return Listing(root, split, paths, labels, classes)
+
+
+def _images_under(base: Path) -> list[str]:
+    def refuse(error: OSError) -> None:  # os.walk would pass over a folder it may not read
+        raise error
+
+    walk = os.walk(base, onerror=refuse, followlinks=True)
+    return [os.path.join(at, name) for at, _, names in walk for name in names if _is_image(name)]
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def _same_classes(train: Listing, test: Listing) -> None:
+    if train.classes == test.classes:
+        return
+    only = [
+        f"only in {a.split}/: {', '.join(sorted(set(a.classes) - set(b.classes))[:5])}"
+        for a, b in ((train, test), (test, train))
+        if set(a.classes) - set(b.classes)
+    ]
+    raise InputError(
+        f"{train.root}: the class folders of {train.split}/ and {test.split}/ differ ({'; '.join(only)})"
+    )
+
+
+def _decoded(
+    train: Listing,
+    test: Listing | None,
+    options: ReadOptions,
+    size: int | None,
+    batch_size: tuple[int, int] | None,
+    notes: list[str],
+) -> Splits:
+    parts: list[ImageSet | None] = []
+    for listing in (train, test):
+        if listing is None:
+            parts.append(None)
+            continue
+        images, more = decode(listing, options, size)
+        parts.append(images)
+        notes = notes + more
+    assert parts[0] is not None
+    return Splits(parts[0], parts[1], batch_size, notes)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

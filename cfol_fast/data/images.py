@@ -1,0 +1,196 @@
+"""Labelled images as plain tensors: what the readers return and the sources hold.
+
+Images stay uint8 until the gather + augment op turns a batch of them into pixels in [0, 1]. Class names travel with the labels,
+up to the plots. The choices made here (hold-out, imbalance) are seeded and stratified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cfol_fast import ops
+from cfol_fast.errors import InputError
+
+
+@dataclass(frozen=True)
+class ImageSet(torch.utils.data.Dataset):
+    """Images of one split, in one of two layouts.
+
+    images: uint8 (N, H, W, C); or, with a table, uint8 (bytes,): all images one after another.
+    table:  int64 (N, 3) of (byte offset, height, width), for images of different sizes.
+    labels: int64 (N,), in 0..k-1 with k = len(classes).
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: list[str]
+    table: Tensor | None = None
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8:
+            raise InputError(f"images must be uint8, got {self.images.dtype}")
+        if self.table is None:
+            if self.images.dim() != 4:
+                raise InputError(f"images must be (N, H, W, C), got the shape {tuple(self.images.shape)}")
+            object.__setattr__(self, "channels", self.images.shape[3])
+            count = len(self.images)
+        else:
+            if self.images.dim() != 1 or self.table.dim() != 2 or self.table.shape[1] != 3:
+                raise InputError(
+                    f"with a table images must be (bytes,) and the table (N, 3), got {tuple(self.images.shape)} and "
+                    f"{tuple(self.table.shape)}"
+                )
+            count = len(self.table)
+            self._check_table(self.table)
+        check_labels(self.labels, len(self.classes), count)
+
+    def _check_table(self, table: Tensor) -> None:
+        ends = table[:, 0] + table[:, 1] * table[:, 2] * self.channels
+        wrong = (table < 0).any(1) | (table[:, 1:] == 0).any(1) | (ends > self.images.numel())
+        if bool(wrong.any()):
+            first = int(wrong.nonzero()[0])
+            raise InputError(
+                f"image {first}: offset, height, width {table[first].tolist()} do not lie in {self.images.numel()} bytes"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels, under the name torchvision's data sets use."""
+        return self.labels
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the resident source keeps on the device."""
+        table = 0 if self.table is None else self.table.nbytes
+        return self.images.nbytes + self.labels.nbytes + table
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) when all images have it, else None."""
+        if self.table is None:
+            return self.images.shape[1], self.images.shape[2]
+        first = self.table[0, 1:]
+        return (int(first[0]), int(first[1])) if bool((self.table[:, 1:] == first).all()) else None
+
+    def image(self, index: int) -> Tensor:
+        """Image `index`: uint8 (H, W, C)."""
+        if self.table is None:
+            return self.images[index]
+        offset, height, width = self.table[index].tolist()
+        return self.images[offset : offset + height * width * self.channels].view(
+            height, width, self.channels
+        )
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """(float32 (C, H, W) in [0, 1], label): a plain torch data set, for a DataLoader of one's own."""
+        return self.image(int(index)).permute(2, 0, 1).contiguous().float() / 255, int(self.labels[index])
+
+    def subset(self, indices: Tensor | Sequence[int] | np.ndarray) -> ImageSet:
+        """The images at `indices`, in that order, as a set of its own (a table shares the pixels with this one)."""
+        idx = torch.as_tensor(indices, dtype=torch.int64)
+        if len(idx) and (int(idx.min()) < 0 or int(idx.max()) >= len(self)):
+            raise InputError(
+                f"subset indices must be in 0..{len(self) - 1}, got {int(idx.min())}..{int(idx.max())}"
+            )
+        if self.table is None:
+            return ImageSet(self.images[idx], self.labels[idx], self.classes)
+        return ImageSet(self.images, self.labels[idx], self.classes, self.table[idx], self.channels)
+
+    def class_counts(self) -> Tensor:
+        """int64 (k,): images of each class."""
+        return torch.bincount(self.labels, minlength=len(self.classes))
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set ready for training: both splits, and what the paper says about using them."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: ops.Augment
+    eps: float
+    model: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def channels(self) -> int:
+        return self.train.channels
+
+    @property
+    def classes(self) -> list[str]:
+        return self.train.classes
+
+
+def check_labels(labels: Tensor, num_classes: int, count: int | None = None) -> None:
+    """Refuses labels that are not int64 (count,) in 0..num_classes-1."""
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise InputError(f"labels must be int64 (N,), got {labels.dtype} {tuple(labels.shape)}")
+    if count is not None and len(labels) != count:
+        raise InputError(f"there are {count} images, but {len(labels)} labels")
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
+        raise InputError(
+            f"labels must be 0..{num_classes - 1} for {num_classes} classes, got {int(labels.min())}..{int(labels.max())}"
+        )
+
+
+def check_every_class(images: ImageSet, where: str) -> None:
+    """Refuses a split in which a class has no image: neither a sampler nor a per-class accuracy has a meaning for it."""
+    counts = images.class_counts()
+    missing = [images.classes[c] for c in range(len(counts)) if int(counts[c]) == 0]
+    if missing:
+        raise InputError(
+            f"{where}: no image of class {', '.join(map(repr, missing[:5]))}{' ...' if missing[5:] else ''}"
+        )
+
+
+def holdout(labels: Tensor, fraction: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Splits off `fraction` of every class at random: (kept indices, held-out indices), each sorted.
+
+    Every class keeps and gives at least one image.
+    """
+    if not 0 < fraction < 1:
+        raise InputError(f"the hold-out fraction must be in (0, 1), got {fraction}")
+    array = labels.cpu().numpy()
+    kept, held = [], []
+    for c in np.unique(array):
+        members = np.flatnonzero(array == c)
+        if len(members) < 2:
+            raise InputError(
+                f"class {c} has {len(members)} image: nothing is left to hold out (use --holdout none)"
+            )
+        order = np.random.default_rng([seed, int(c)]).permutation(members)
+        give = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        held.append(order[:give])
+        kept.append(order[give:])
+    if not kept:
+        raise InputError("cannot hold out anything from 0 images")
+    return torch.from_numpy(np.sort(np.concatenate(kept))), torch.from_numpy(np.sort(np.concatenate(held)))
+
+
+def imbalance(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
+    """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one 1/factor."""
+    if factor < 1:
+        raise InputError(f"the imbalance factor must be >= 1 (first class : last class), got {factor}")
+    k = len(images.classes)
+    if factor == 1 or k < 2:
+        return images
+    array = images.labels.numpy()
+    chosen = []
+    for c in range(k):
+        members = np.flatnonzero(array == c)
+        keep = max(1, int(len(members) * factor ** (-c / (k - 1)) + 1e-9))
+        chosen.append(np.random.default_rng([seed, c]).permutation(members)[:keep])
+    return images.subset(np.sort(np.concatenate(chosen)))

@@ -1,0 +1,36 @@
+"""What a reader is asked for and what it gives back; every reader has the signature `read(root, options) -> Splits`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cfol_fast.data.images import ImageSet
+from cfol_fast.errors import InputError
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    download: bool = False
+    size: int | None = None
+    skip_corrupt: bool = False
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class Splits:
+    """test None: the data has no test part. size: (h, w) of the batches where the images differ in size."""
+
+    train: ImageSet
+    test: ImageSet | None
+    size: tuple[int, int] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def need_root(root: Path | None, expected: str) -> Path:
+    """The folder given with --data; `expected` says what should be in it."""
+    if root is None:
+        raise InputError(f"say with --data where the images are: {expected}")
+    if root.exists() and not root.is_dir():
+        raise InputError(f"{root} is not a folder: {expected}")
+    return root

@@ -1,0 +1,205 @@
+"""The data sets by name, each with what the paper does to it: one row a data set, and `load`.
+
+Normalisation, augmentation and the size of the attack belong to the data, so they stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import torch
+
+from cfol_fast import ops
+from cfol_fast.data import embedded_images, folders, published
+from cfol_fast.data.images import ImageData, ImageSet, check_every_class, holdout, imbalance
+from cfol_fast.data.reading import ReadOptions, Splits
+from cfol_fast.errors import InputError
+
+PAPER_EPS = 8 / 255
+FOLDER_TEST_FRACTION = 0.2
+
+
+def paper_augment(size: int, pad: bool = True, colour: bool = True) -> ops.Augment:
+    """Appendix "Experimental setup": crop after black padding, flip, colour jitter, rotation by up to 2 degrees."""
+    return ops.Augment(
+        pad=math.ceil(4 * size / 32) if pad else 0,
+        crop=True,
+        flip=True,
+        brightness=0.25,
+        contrast=0.25,
+        saturation=0.25 if colour else 0.0,
+        degrees=2.0,
+    )
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """One data set: how it is read and what goes with it. mean/std None: measured on the training images."""
+
+    name: str
+    title: str
+    read: Callable[[Path | None, ReadOptions], Splits]
+    size: int | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    augment: Callable[[int], ops.Augment]
+    eps: float = PAPER_EPS
+    model: str = "resnet18"
+
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_FASHION = ((0.2860,), (0.3530,))
+
+SPECS: dict[str, DataSpec] = {
+    spec.name: spec
+    for spec in (
+        DataSpec(
+            "fashion-mini",
+            "8,000 Fashion-MNIST images inside the package (500 training and 300 test images a class)",
+            embedded_images.read,
+            28,
+            *_FASHION,
+            augment=lambda size: ops.Augment(crop=False, flip=True),
+            eps=0.1,
+            model="demo-cnn",
+        ),
+        DataSpec(
+            "fashion-mnist",
+            "Fashion-MNIST",
+            published.fashion_mnist,
+            28,
+            *_FASHION,
+            augment=lambda size: paper_augment(size, colour=False),
+        ),
+        DataSpec(
+            "cifar10",
+            "CIFAR-10",
+            published.cifar10,
+            32,
+            (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616),
+            paper_augment,
+        ),
+        DataSpec(
+            "cifar100",
+            "CIFAR-100",
+            published.cifar100,
+            32,
+            (0.5071, 0.4865, 0.4409),
+            (0.2673, 0.2564, 0.2762),
+            paper_augment,
+        ),
+        DataSpec(
+            "stl10",
+            "STL10, the labelled part",
+            published.stl10,
+            96,
+            (0.4467, 0.4398, 0.4066),
+            (0.2603, 0.2566, 0.2713),
+            paper_augment,
+        ),
+        DataSpec(
+            "tiny-imagenet",
+            "Tiny ImageNet; its validation images are the test set, as labels of the test images are not published",
+            folders.tiny_imagenet,
+            64,
+            (0.4802, 0.4481, 0.3975),
+            (0.2770, 0.2691, 0.2821),
+            paper_augment,
+        ),
+        DataSpec(
+            "imagenette",
+            "Imagenette, 160 px",
+            folders.imagenette,
+            160,
+            *_IMAGENET,
+            augment=lambda size: paper_augment(size, pad=False),
+        ),
+        DataSpec(
+            "folder",
+            "a folder of images: train/<class>/..., test/ or val/",
+            folders.folder,
+            None,
+            None,
+            None,
+            paper_augment,
+        ),
+    )
+}
+
+
+def names() -> list[str]:
+    return list(SPECS)
+
+
+def spec(name: str) -> DataSpec:
+    if name not in SPECS:
+        near = get_close_matches(name, SPECS, 1, 0.4)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"unknown data set {name!r}{hint}: known are {', '.join(SPECS)}")
+    return SPECS[name]
+
+
+def load(
+    name: str,
+    root: str | Path | None = None,
+    download: bool = False,
+    imbalance: float | None = None,
+    *,
+    seed: int = 0,
+    size: int | None = None,
+    skip_corrupt: bool = False,
+    progress: bool = True,
+) -> ImageData:
+    """Data set `name` from the folder `root`.
+
+    imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set stays whole.
+    size: the short side a folder of differently sized images is stored with; only for `folder`.
+    skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at the first.
+    """
+    row = spec(name)
+    if size is not None and row.size is not None and size != row.size:
+        raise InputError(f"{name} has images of {row.size} px, got size={size}: only `folder` can be resized")
+    if size is not None and size < 1:
+        raise InputError(f"size must be at least 1 px, got {size}")
+    options = ReadOptions(download=download, size=size, skip_corrupt=skip_corrupt, progress=progress)
+    splits = row.read(None if root is None else Path(root).expanduser(), options)
+    notes = list(splits.notes)
+    train, test = splits.train, splits.test
+    check_every_class(train, f"{name}, training part")
+    if test is None:
+        kept, held = holdout(train.labels, FOLDER_TEST_FRACTION, seed=0)
+        train, test = train.subset(kept), train.subset(held)
+        notes.append(
+            f"neither test/ nor val/ there: {FOLDER_TEST_FRACTION:.0%} of train/ held out as the test set (seed 0)"
+        )
+    check_every_class(test, f"{name}, test part")
+    if imbalance is not None:
+        train = _thin(train, imbalance, seed)
+        notes.append(
+            f"training classes thinned exponentially by {imbalance:g}: {train.class_counts().tolist()} images"
+        )
+    shape = splits.size or train.size
+    assert shape is not None  # a reader of differently sized images says which size the batches have
+    mean, std = (row.mean, row.std) if row.mean and row.std else channel_statistics(train)
+    return ImageData(name, train, test, shape, mean, std, row.augment(min(shape)), row.eps, row.model, notes)
+
+
+_thin = imbalance
+
+
+def channel_statistics(images: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
+    count, total, squares = 0, torch.zeros(images.channels).double(), torch.zeros(images.channels).double()
+    for i in range(0, len(images), max(1, len(images) // most)):
+        pixels = images.image(i).reshape(-1, images.channels).double() / 255
+        count += len(pixels)
+        total += pixels.sum(0)
+        squares += pixels.square().sum(0)
+    mean = total / count
+    std = (squares / count - mean.square()).clamp_min(1e-6).sqrt()
+    return tuple(round(float(v), 4) for v in mean), tuple(max(round(float(v), 4), 1e-3) for v in std)
