@@ -1,0 +1,6 @@
+"""Image classifiers for robust training; see `create`."""
+
+from cfol_fast.models.normalize import Normalize
+from cfol_fast.models.zoo import create, names
+
+__all__ = ["Normalize", "create", "names"]

@@ -1,0 +1,135 @@
+"""Models by name: `create("resnet18", num_classes=10)`.
+
+A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), or a torchvision model
+(`mobilenet_v3_small`, or `torchvision:resnet18` where the name is also ours). Every model is `normalize` followed by `net`.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from cfol_fast.errors import InputError
+from cfol_fast.models.normalize import Normalize
+from cfol_fast.models.plain import VGG, DemoNet
+from cfol_fast.models.preact import PreActResNet, WideResNet
+from cfol_fast.models.resnet import BasicBlock, Bottleneck, ResNet
+
+Builder = Callable[
+    [int, int, int, float], nn.Module
+]  # (num_classes, in_channels, image_size, scale) -> network
+
+
+def _widths(scale: float) -> tuple[int, ...]:
+    return tuple(max(1, round(width * scale)) for width in (64, 128, 256, 512))
+
+
+OURS: dict[str, Builder] = {
+    "resnet18": lambda k, c, size, scale: ResNet(BasicBlock, (2, 2, 2, 2), k, c, _widths(scale)),
+    "resnet50": lambda k, c, size, scale: ResNet(Bottleneck, (3, 4, 6, 3), k, c, _widths(scale)),
+    "preact-resnet18": lambda k, c, size, scale: PreActResNet((2, 2, 2, 2), k, c, _widths(scale)),
+    "wrn-34-10": lambda k, c, size, scale: WideResNet(34, 10, k, c, scale),
+    "vgg16": lambda k, c, size, scale: VGG(k, c, scale),
+    "demo-cnn": lambda k, c, size, scale: DemoNet(k, c, size, scale),
+}
+ALIASES = {"preactresnet18": "preact-resnet18", "preact_resnet18": "preact-resnet18", "vgg16-bn": "vgg16"}
+TORCHVISION = "torchvision:"
+
+
+def names() -> list[str]:
+    """The names of our own models. Any `wrn-<depth>-<width>` and torchvision's classification models work as well."""
+    return list(OURS)
+
+
+def create(
+    name: str,
+    num_classes: int,
+    image_size: int = 32,
+    in_channels: int = 3,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> nn.Module:
+    """A new model; its input is (B, in_channels, image_size, image_size) in [0, 1], its output logits (B, num_classes).
+
+    `mean` and `std` (one value a channel) belong to the first layer; without them the pixels pass unchanged.
+    """
+    if num_classes < 2:
+        raise InputError(f"a classifier needs at least 2 classes, got {num_classes}")
+    if image_size < 1 or in_channels < 1:
+        raise InputError(
+            f"images need a positive size and channel count, got {image_size} px and {in_channels}"
+        )
+    net = _network(name, num_classes, image_size, in_channels)
+    model = nn.Sequential(OrderedDict(normalize=Normalize(in_channels, mean, std), net=net))
+    _check_fit(model, name, num_classes, image_size, in_channels)
+    return model
+
+
+def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
+    if name.startswith(TORCHVISION):
+        return _torchvision(name.removeprefix(TORCHVISION), num_classes, in_channels)
+    base, _, factor = name.partition("@")
+    base = ALIASES.get(base, base)
+    scale = _width_factor(name, factor) if "@" in name else 1.0
+    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", base)
+    if wide:
+        return WideResNet(int(wide[1]), int(wide[2]), num_classes, in_channels, scale)
+    if base in OURS:
+        return OURS[base](num_classes, in_channels, image_size, scale)
+    if "@" in name:
+        raise InputError(f"no model {base!r} of ours to take the width factor @{factor}{_nearest(base)}")
+    return _torchvision(name, num_classes, in_channels)
+
+
+def _width_factor(name: str, text: str) -> float:
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0.0 < scale <= 16.0:
+        raise InputError(
+            f"the width factor after '@' must be a number in (0, 16], got {name!r}; example: resnet18@0.25"
+        )
+    return scale
+
+
+def _torchvision(name: str, num_classes: int, in_channels: int) -> nn.Module:
+    import torchvision
+
+    if name not in torchvision.models.list_models(module=torchvision.models):  # its image classifiers
+        raise InputError(f"no model is called {name!r}{_nearest(name)}")
+    if in_channels != 3:
+        raise InputError(
+            f"torchvision's {name} takes 3 channels, the data set has {in_channels}; use one of {', '.join(names())}"
+        )
+    return torchvision.models.get_model(name, weights=None, num_classes=num_classes)
+
+
+def _nearest(name: str) -> str:
+    import torchvision
+
+    known = [*names(), *torchvision.models.list_models(module=torchvision.models)]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    ours = ", ".join(names())
+    return (f"; did you mean {close[0]!r}?" if close else "") + f" (ours: {ours}; others: torchvision's)"
+
+
+def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, in_channels: int) -> None:
+    """One pass without data or arithmetic (device "meta"), so that a misfit is told before anything is trained."""
+    x = torch.empty(2, in_channels, image_size, image_size, device="meta")
+    try:
+        logits = copy.deepcopy(model).to("meta").train()(x)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"model {name} does not take {in_channels}x{image_size}x{image_size} images: {str(error).splitlines()[0]}"
+        ) from None
+    if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes):
+        raise InputError(
+            f"model {name} does not return logits of shape (B, {num_classes}) in training (auxiliary outputs?)"
+        )
