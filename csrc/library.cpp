@@ -18,6 +18,26 @@ STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
   m.def(
       "pgd_step(Tensor(a!) adv, Tensor x, Tensor grad, float step, float eps, Tensor? step_each, Tensor? eps_each, "
       "bool l2, Tensor(b!)? fault) -> ()");
+  m.def(
+      "gather_augment(Tensor images, Tensor? table, Tensor idx, Tensor(a!)? rng, Tensor? parameters, int channels, "
+      "int height, int width, int pad, bool crop, bool flip, float brightness, float contrast, float saturation, "
+      "float degrees, int first, bool bfloat16, bool channels_last, Tensor(b!)? fault) -> Tensor");
+  m.def(
+      "augment_parameters(Tensor images, Tensor? table, Tensor idx, Tensor rng, int channels, int height, int width, "
+      "int pad, bool crop, bool flip, float brightness, float contrast, float saturation, float degrees, int first, "
+      "Tensor(a!)? fault) -> Tensor");
+  m.def("exp3_distribution(Tensor w, Tensor base, float gamma) -> (Tensor p, Tensor q, Tensor cdf)");
+  m.def(
+      "exp3_draw(Tensor w, Tensor base, float gamma, Tensor offsets, Tensor members, Tensor(a!) rng, int n) -> "
+      "(Tensor idx, Tensor y, Tensor p)");
+  m.def("exp3_update(Tensor(a!) w, Tensor p, Tensor y, Tensor loss, float eta, Tensor(b!)? fault) -> ()");
+  m.def("class_tally(Tensor(a!) tally, Tensor y, Tensor loss, Tensor(b!)? fault) -> ()");
+  m.def("permutation(Tensor rng, int n, int start, int count) -> Tensor");
+  m.def("sum_tree_build(Tensor(a!) w) -> (Tensor tree, Tensor meta)");
+  m.def("sum_tree_draw(Tensor tree, int leaves, float gamma, Tensor(a!) rng, int n) -> (Tensor idx, Tensor p)");
+  m.def(
+      "sum_tree_update(Tensor(a!) tree, Tensor(b!) w, Tensor(c!) meta, Tensor idx, Tensor loss, Tensor p, float eta, "
+      "Tensor(d!)? fault) -> ()");
 }
 
 extern "C" PyMODINIT_FUNC CFOL_INIT(void) {

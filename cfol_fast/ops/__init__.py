@@ -1,7 +1,49 @@
 """The native ops, typed: one module a family, all names here. Each op has a CPU and a CUDA kernel (csrc/), a fake function for
 the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference*.py."""
 
+from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
+from cfol_fast.ops.exp3 import (
+    class_tally_,
+    exp3_distribution,
+    exp3_draw,
+    exp3_update_,
+    group_by_class,
+    new_tally,
+    read_tally,
+)
 from cfol_fast.ops.native import FAULTS, fault_messages, new_fault, new_rng
+from cfol_fast.ops.permutation import permutation
 from cfol_fast.ops.pgd import pgd_start, pgd_step_
+from cfol_fast.ops.sum_tree import (
+    SumTreeState,
+    sum_tree_draw,
+    sum_tree_new,
+    sum_tree_probabilities,
+    sum_tree_update_,
+)
 
-__all__ = ["FAULTS", "fault_messages", "new_fault", "new_rng", "pgd_start", "pgd_step_"]
+__all__ = [
+    "FAULTS",
+    "Augment",
+    "SumTreeState",
+    "augment_parameters",
+    "augment_with",
+    "class_tally_",
+    "exp3_distribution",
+    "exp3_draw",
+    "exp3_update_",
+    "fault_messages",
+    "gather_augment",
+    "group_by_class",
+    "new_fault",
+    "new_rng",
+    "new_tally",
+    "permutation",
+    "pgd_start",
+    "pgd_step_",
+    "read_tally",
+    "sum_tree_draw",
+    "sum_tree_new",
+    "sum_tree_probabilities",
+    "sum_tree_update_",
+]

@@ -26,6 +26,7 @@ FAULTS = {
     4: "an eps or step was negative or NaN",
     8: "an index was outside the data",
     16: "a probability was not positive",
+    32: "an augmentation parameter was not finite or not allowed",
 }
 
 
