@@ -1,0 +1,26 @@
+// Runs every exercise. Arguments for the CUDA side: schedule (0 up, 1 down, 2 random), seed, whether blocks are ordered.
+#include "exercise.h"
+
+#if defined(CFOL_SIDE_CUDA)
+#include <cuda_runtime.h>
+#endif
+
+#include <stdexcept>
+
+int main([[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
+#if defined(CFOL_SIDE_CUDA)
+  if (argc > 1) emu::order = static_cast<emu::Order>(std::atoi(argv[1]));
+  if (argc > 2) emu::seed = static_cast<uint64_t>(std::atoi(argv[2]));
+  if (argc > 3) emu::order_blocks = std::atoi(argv[3]) != 0;
+#endif
+  try {
+    for (const exercise::Entry& entry : exercise::all()) {
+      entry.function();
+      std::printf("done %s\n", entry.name);
+    }
+  } catch (const std::exception& e) {
+    std::printf("%s\n", e.what());
+    return 3;
+  }
+  return 0;
+}

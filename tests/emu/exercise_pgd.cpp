@@ -1,0 +1,27 @@
+#include "../../csrc/pgd.h"
+
+#include "exercise.h"
+
+// An example of 3 x 343 elements: neither a multiple of 4 nor of a warp; 5 of them: more than one block.
+EXERCISE(pgd) {
+  for (const bool channels_last : {false, true}) {
+    for (const bool l2 : {false, true}) {
+      const cfol::ImageLayout layout{5, 3, 343, channels_last};
+      const size_t n = static_cast<size_t>(layout.batch * layout.per_example());
+      std::vector<float> x(n, 0.5f), adv(n), grad(n, 1.0f), each(5, 0.1f);
+      cfol::RngState rng{42, 7};
+      int32_t fault = 0;
+      RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.1f, nullptr}, &rng, l2, &fault);
+      RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
+          cfol::PerExample{0.1f, nullptr}, l2, &fault);
+      RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
+          cfol::PerExample{0.0f, each.data()}, l2, &fault);
+    }
+  }
+  std::vector<float> x(1 << 17, 0.5f), adv(1 << 17), grad(1 << 17, -1.0f);  // large enough for two CPU threads
+  cfol::RngState rng{1, 0};
+  const cfol::ImageLayout layout{2, 1, 1 << 16, false};
+  RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.1f, nullptr}, &rng, false, nullptr);
+  RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
+      cfol::PerExample{0.1f, nullptr}, false, nullptr);
+}

@@ -1,0 +1,169 @@
+"""PGD's start and step: literal cases, then random ones against the reference, on the CPU and on emulated CUDA."""
+
+import pytest
+import torch
+
+from cfol_fast import ops
+from tests import reference
+
+SHAPES = [(1, 1), (3, 5), (2, 1, 7, 9), (5, 3, 8, 8), (2, 3, 33, 17), (0, 3, 4, 4)]
+
+
+def start(backend, x, eps, rng, norm="linf", fault=None):
+    number, each = (0.0, eps) if isinstance(eps, torch.Tensor) else (eps, None)
+    return backend.op("pgd_start")(x, number, each, rng, norm == "l2", fault)
+
+
+def step(backend, adv, x, grad, size, eps, norm="linf", fault=None):
+    sizes = (0.0, size) if isinstance(size, torch.Tensor) else (size, None)
+    radii = (0.0, eps) if isinstance(eps, torch.Tensor) else (eps, None)
+    backend.op("pgd_step")(adv, x, grad, sizes[0], radii[0], sizes[1], radii[1], norm == "l2", fault)
+
+
+def images(shape, seed=0, channels_last=False):
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+
+def layouts(shape):
+    return [False, True] if len(shape) == 4 else [False]
+
+
+def test_a_step_moves_by_the_sign_and_stays_in_the_ball_and_the_box(backend):
+    x = torch.tensor([[0.5, 0.5, 0.5, 0.0, 1.0, 0.5]])
+    adv = torch.tensor([[0.5, 0.6, 0.45, 0.0, 1.0, 0.5]])
+    grad = torch.tensor([[2.0, 1.0, -1.0, -3.0, 4.0, 0.0]])
+    step(backend, adv, x, grad, 0.0625, 0.09375)
+    torch.testing.assert_close(adv, torch.tensor([[0.5625, 0.59375, 0.40625, 0.0, 1.0, 0.5]]), atol=1e-7, rtol=0)
+
+
+def test_an_l2_step_is_normalised_and_projected_to_the_sphere(backend):
+    x = torch.tensor([[0.5, 0.5]])
+    adv = x.clone()
+    step(backend, adv, x, torch.tensor([[3.0, 4.0]]), 0.1, 1.0, norm="l2")
+    torch.testing.assert_close(adv, torch.tensor([[0.56, 0.58]]))
+    step(backend, adv, x, torch.tensor([[3.0, 4.0]]), 0.3, 0.2, norm="l2")
+    torch.testing.assert_close(adv, torch.tensor([[0.62, 0.66]]))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_start_and_step_agree_with_the_reference(backend, shape, norm):
+    for channels_last in layouts(shape):
+        x = images(shape, channels_last=channels_last)
+        rng = torch.tensor([77, 5])
+        adv = start(backend, x, 0.3, rng, norm)
+        assert adv.stride() == x.stride()
+        assert rng.tolist() == [77, 6]
+        torch.testing.assert_close(adv, reference.pgd_start(x, 0.3, 77, 5, norm), atol=2e-6, rtol=0)
+        grad = torch.empty_like(x).copy_(torch.randn(shape, generator=torch.Generator().manual_seed(1)))
+        if grad.numel():
+            grad[0].zero_()  # an example without a gradient
+        expected = reference.pgd_step(adv, x, grad, 0.07, 0.3, norm)
+        step(backend, adv, x, grad, 0.07, 0.3, norm)
+        torch.testing.assert_close(adv, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (3, 1, 5, 5), (6, 7)], ids=str)
+def test_each_example_may_have_its_own_radius_and_step(backend, shape, norm):
+    for channels_last in layouts(shape):
+        x = images(shape, seed=3, channels_last=channels_last)
+        eps = torch.linspace(0, 0.5, shape[0])
+        size = torch.linspace(0.2, 0.01, shape[0])
+        adv = start(backend, x, eps, torch.tensor([1, 0]), norm)
+        torch.testing.assert_close(adv, reference.pgd_start(x, eps, 1, 0, norm), atol=2e-6, rtol=0)
+        assert torch.equal(adv[0], x[0])  # a radius of zero
+        grad = torch.empty_like(x).copy_(torch.randn(shape, generator=torch.Generator().manual_seed(2)))
+        expected = reference.pgd_step(adv, x, grad, size, eps, norm)
+        step(backend, adv, x, grad, size, eps, norm)
+        torch.testing.assert_close(adv, expected, atol=2e-6, rtol=0)
+
+
+def test_tensors_that_are_not_aligned_give_the_same_result(backend):
+    x, grad = images((1, 1030), 1)[:, 1:], torch.randn(1, 1030)[:, 1:]
+    x, grad = x[0].view(1, -1), grad[0].view(1, -1)
+    adv = x.clone()
+    expected = reference.pgd_step(adv, x, grad, 0.1, 0.2)
+    step(backend, adv, x, grad, 0.1, 0.2)
+    torch.testing.assert_close(adv, expected, atol=1e-6, rtol=0)
+
+
+def test_the_noise_does_not_depend_on_the_layout(backend):
+    x = images((3, 3, 6, 7), 4)
+    for norm in ("linf", "l2"):
+        a = start(backend, x, 0.1, torch.tensor([5, 1]), norm)
+        b = start(backend, x.contiguous(memory_format=torch.channels_last), 0.1, torch.tensor([5, 1]), norm)
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+def test_cpu_and_emulated_cuda_agree_to_the_bit_in_the_linf_ball(cpu, schedule):
+    x = images((7, 3, 11, 5), 6)
+    a, b = (start(side, x, 0.1, torch.tensor([8, 2])) for side in (cpu, schedule))
+    assert torch.equal(a, b)
+    grad = torch.randn_like(x)
+    for side, adv in ((cpu, a), (schedule, b)):
+        step(side, adv, x, grad, 0.02, 0.1)
+    assert torch.equal(a, b)
+
+
+def test_the_start_fills_the_ball_uniformly(cpu):
+    x = torch.full((400, 1, 10, 10), 0.5)
+    noise = start(cpu, x, 0.25, torch.tensor([11, 0])) - x
+    counts = torch.histc(noise, bins=20, min=-0.25, max=0.25).double()
+    expected = noise.numel() / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 43.8  # chi-square, 19 degrees of freedom, p = 0.001
+    lengths = (start(cpu, x, 0.25, torch.tensor([11, 0]), "l2") - x).flatten(1).norm(dim=1) / 0.25
+    share = lengths.double() ** 100  # uniform in the ball: the d-th power of the radius is uniform
+    assert lengths.max() <= 1 + 1e-5
+    assert abs(share.mean() - 0.5) < 0.05
+    assert abs(share.var() - 1 / 12) < 0.02
+
+
+@pytest.mark.parametrize("shape", [(128, 3, 32, 32), (128, 1, 28, 28)], ids=str)
+def test_kernels_use_several_blocks_and_warps_at_normal_sizes(emulated, shape):
+    x = images(shape)
+    for norm in ("linf", "l2"):
+        emulated.launches()
+        adv = start(emulated, x[:8], 0.1, torch.tensor([1, 0]), norm)
+        step(emulated, adv, x[:8].clone(), x[:8].clone(), 0.1, 0.1, norm)
+        kernels = [launch for launch in emulated.launches() if launch != (1, 1)]  # (1, 1) advances the random state
+        assert len(kernels) == 2
+        assert all(blocks > 1 and threads > 32 for blocks, threads in kernels)
+
+
+class TestBadInput:
+    x = torch.rand(2, 3, 4, 4)
+
+    @pytest.mark.parametrize("eps", [-0.1, float("nan"), torch.tensor([0.1, -0.2])])
+    def test_a_negative_radius_is_refused(self, eps):
+        with pytest.raises(ValueError, match="eps must be at least 0"):
+            ops.pgd_start(self.x, eps, ops.new_rng(0))
+        with pytest.raises(ValueError, match="eps must be at least 0"):
+            ops.pgd_step_(self.x.clone(), self.x, self.x, 0.1, eps)
+        with pytest.raises(ValueError, match="step must be at least 0"):
+            ops.pgd_step_(self.x.clone(), self.x, self.x, eps, 0.1)
+
+    def test_wrong_types_and_shapes_are_named(self):
+        with pytest.raises(TypeError, match="x must be float32, got float64"):
+            ops.pgd_start(self.x.double(), 0.1, ops.new_rng(0))
+        with pytest.raises(TypeError, match="rng must be int64"):
+            ops.pgd_start(self.x, 0.1, torch.zeros(2))
+        with pytest.raises(ValueError, match=r"grad must have the shape of x, \(2, 3, 4, 4\), got \(2, 3, 4, 5\)"):
+            ops.pgd_step_(self.x.clone(), self.x, torch.rand(2, 3, 4, 5), 0.1, 0.1)
+        with pytest.raises(ValueError, match=r"eps must have shape \(2,\), got \(3,\)"):
+            ops.pgd_start(self.x, torch.rand(3), ops.new_rng(0))
+        with pytest.raises(ValueError, match="norm must be one of linf, l2, got 'l1'"):
+            ops.pgd_start(self.x, 0.1, ops.new_rng(0), norm="l1")
+        with pytest.raises(TypeError, match="eps must be a number"):
+            ops.pgd_start(self.x, "8/255", ops.new_rng(0))
+
+    def test_the_device_raises_a_flag_instead(self, schedule):
+        fault = ops.new_fault()
+        start(schedule, self.x, torch.tensor([0.1, -1.0]), torch.tensor([1, 0]), fault=fault)
+        assert ops.fault_messages(int(fault)) == ["an eps or step was negative or NaN"]
+        fault.zero_()
+        adv = self.x.clone()
+        step(schedule, adv, self.x, self.x, torch.tensor([0.1, float("nan")]), 0.1, fault=fault)
+        assert int(fault) == 4
+        assert torch.equal(adv[1], self.x[1])  # a bad step counts as none

@@ -1,0 +1,42 @@
+"""The thread, address and undefined-behaviour sanitizers over every kernel, CPU and emulated CUDA."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.native import building
+
+SCHEDULES = [("0", "0"), ("1", "0"), ("2", "1"), ("2", "2")]
+
+
+def run_clean(program, *arguments):
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_stack_use_after_return=0"}
+    # address randomisation with many bits can make the sanitizers refuse to start
+    command = ["setarch", "-R", str(program), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
+    families = {path.stem.removeprefix("exercise_") for path in building.EMU.glob("exercise_*.cpp")}
+    assert {line.removeprefix("done ") for line in result.stdout.splitlines()} >= families
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
+def test_the_cpu_kernels_are_clean(sanitizer):
+    run_clean(building.sanitizer_program(sanitizer, "cpu"))
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "undefined"])
+def test_the_cuda_kernels_are_clean(sanitizer):
+    program = building.sanitizer_program(sanitizer, "cuda")
+    for order in SCHEDULES[:3]:
+        run_clean(program, *order)
+
+
+@pytest.mark.parametrize("order", SCHEDULES, ids="-".join)
+def test_the_cuda_kernels_have_no_races_inside_a_block(order):
+    run_clean(building.sanitizer_program("thread", "cuda"), *order)
+
+
+def test_every_op_family_has_an_exercise():
+    families = {path.stem for path in (building.CSRC / "cuda").glob("*.cu")}
+    assert families == {path.stem.removeprefix("exercise_") for path in building.EMU.glob("exercise_*.cpp")}

@@ -1,0 +1,6 @@
+"""Slow plain twins of the native ops: written from the formulas, independent of csrc/. One module a family."""
+
+from tests.reference_pgd import pgd_start, pgd_step
+from tests.reference_philox import philox4x32, random4, uniform01
+
+__all__ = ["pgd_start", "pgd_step", "philox4x32", "random4", "uniform01"]
