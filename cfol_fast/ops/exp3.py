@@ -1,0 +1,105 @@
+"""Exp3 over the classes: the distribution, draws from it, the update of its weights; and the tally of errors by class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cfol_fast.ops.native import call, fake, library
+
+_distribution = library.exp3_distribution.default
+_draw = library.exp3_draw.default
+_update = library.exp3_update.default
+_tally = library.class_tally.default
+_LOSS_UNIT = 2.0**-30  # of csrc/fixed_point.h
+
+
+def exp3_distribution(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(p, q, cdf) with q = softmax(w) and p = gamma * base + (1 - gamma) * q.
+
+    w, base, p, q: (k,) float64, k from 2 to 10,000; base sums to 1; gamma in (0, 1]. w may be -inf for a class that only `base`
+    draws. cdf: (k,) int64, the sums of floor(2^52 p), which decide the draws.
+    """
+    return call(_distribution, w, base, gamma)
+
+
+def exp3_draw(
+    w: Tensor, base: Tensor, gamma: float, offsets: Tensor, members: Tensor, rng: Tensor, n: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(idx, y, p): n classes drawn from p, and for each an example of the class, drawn uniformly.
+
+    offsets: (k+1,), members: (N,) int64 as `group_by_class` returns them. idx: members of the classes y, both (n,) int64;
+    p: (k,) float64, what they were drawn from. Advances `rng`.
+    """
+    return call(_draw, w, base, gamma, offsets, members, rng, n)
+
+
+def exp3_update_(
+    w: Tensor, p: Tensor, y: Tensor, loss: Tensor, eta: float, fault: Tensor | None = None
+) -> None:
+    """w[y] += eta * loss / p[y], summed over the batch; then, if max w > 64, w -= max w, which leaves the softmax as it is.
+
+    w, p: (k,) float64; y: (n,) int64; loss: (n,) float32 or bool in [0, 1]. The sum is exact to 2^-30 and does not depend on
+    the order of the examples.
+    """
+    call(_update, w, p, y.contiguous(), as_loss(loss), eta, fault)
+
+
+def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The examples sorted by class: those of class y are members[offsets[y] : offsets[y + 1]], in the data set's order.
+
+    labels: (N,) integers in [0, k), looked at once, on the host. A class without examples is refused.
+    """
+    if labels.dim() != 1:
+        raise ValueError(f"labels must have shape (N,), got {tuple(labels.shape)}")
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise TypeError(f"labels must be integers, got {labels.dtype}")
+    on_host = labels.to("cpu", torch.int64)
+    if len(on_host) and not (int(on_host.min()) >= 0 and int(on_host.max()) < k):
+        bad = on_host[(on_host < 0) | (on_host >= k)][0]
+        raise ValueError(f"labels must be in [0, {k}), got {int(bad)}")
+    counts = torch.bincount(on_host, minlength=k)
+    if bool((counts == 0).any()):
+        raise ValueError(f"class {int((counts == 0).nonzero()[0])} has no examples; every class needs one")
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    return offsets.to(labels.device), on_host.argsort(stable=True).to(labels.device)
+
+
+def new_tally(k: int, device: torch.device | str | None = None) -> Tensor:
+    """Room for `class_tally_`: (k, 2) int64, the examples seen and their losses in units of 2^-30."""
+    return torch.zeros(k, 2, dtype=torch.int64, device=device)
+
+
+def class_tally_(tally: Tensor, y: Tensor, loss: Tensor, fault: Tensor | None = None) -> None:
+    """Counts each example of y, and adds its loss to the sum of its class. y: (n,) int64; loss: (n,) float32 or bool in [0, 1]."""
+    call(_tally, tally, y.contiguous(), as_loss(loss), fault)
+
+
+def read_tally(tally: Tensor) -> tuple[Tensor, Tensor]:
+    """(examples seen (k,) int64, sums of their losses (k,) float64)."""
+    return tally[:, 0], tally[:, 1].to(torch.float64) * _LOSS_UNIT
+
+
+def as_loss(loss: Tensor) -> Tensor:
+    """Zero-one losses may come as bool; every other dtype but float32 is refused by the op, which says so."""
+    return (loss.to(torch.float32) if loss.dtype == torch.bool else loss).contiguous()
+
+
+@fake("exp3_distribution")
+def _(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(w), torch.empty_like(w), torch.empty_like(w, dtype=torch.int64)
+
+
+@fake("exp3_draw")
+def _(w, base, gamma, offsets, members, rng, n) -> tuple[Tensor, Tensor, Tensor]:
+    return w.new_empty(n, dtype=torch.int64), w.new_empty(n, dtype=torch.int64), torch.empty_like(w)
+
+
+@fake("exp3_update")
+def _(w, p, y, loss, eta, fault) -> None:
+    return None
+
+
+@fake("class_tally")
+def _(tally, y, loss, fault) -> None:
+    return None

@@ -1,0 +1,79 @@
+#include "../exp3.h"
+
+#include "../parallel.h"
+
+namespace cfol::cpu {
+namespace {
+
+constexpr int64_t kGrain = 2048;  // draws a thread takes at least
+
+// Eight running maxima: one would be a chain of dependent comparisons that no compiler may break up.
+CFOL_SIMD double largest_of(const double* w, int64_t k) {
+  constexpr int kLanes = 8;
+  double lanes[kLanes];
+  for (int j = 0; j < kLanes; ++j) lanes[j] = -HUGE_VAL;
+  int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes)
+    for (int j = 0; j < kLanes; ++j) lanes[j] = w[i + j] > lanes[j] ? w[i + j] : lanes[j];
+  for (; i < k; ++i) lanes[0] = w[i] > lanes[0] ? w[i] : lanes[0];
+  for (int j = 1; j < kLanes; ++j) lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
+  return lanes[0];
+}
+
+CFOL_SIMD int64_t softmax_span(const double* w, double largest, int64_t k, int64_t* units) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    units[i] = softmax_units(w[i], largest);
+    sum += units[i];
+  }
+  return sum;
+}
+
+// units: in, those of the softmax; out, those of p.
+CFOL_SIMD void mix_span(const double* base, double gamma, double sum, int64_t k, double* p, int64_t* units) {
+  for (int64_t i = 0; i < k; ++i) {
+    p[i] = mixed(base[i], static_cast<double>(units[i]) / sum, gamma);
+    units[i] = cdf_units(p[i]);
+  }
+}
+
+CFOL_SIMD void softmax_of_units(const int64_t* units, double sum, int64_t k, double* q) {
+  for (int64_t i = 0; i < k; ++i) q[i] = static_cast<double>(units[i]) / sum;
+}
+
+CFOL_SIMD void shift_span(double* w, double by, int64_t k) {
+  for (int64_t i = 0; i < k; ++i) w[i] -= by;
+}
+
+}  // namespace
+
+void exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q, int64_t* cdf) {
+  const double sum = static_cast<double>(softmax_span(w, largest_of(w, k), k, cdf));
+  if (q != nullptr) softmax_of_units(cdf, sum, k, q);
+  mix_span(base, gamma, sum, k, p, cdf);
+  for (int64_t i = 1; i < k; ++i) cdf[i] += cdf[i - 1];
+}
+
+void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y) {
+  const RngState state = *rng;
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ClassDraw draw = draw_example(cdf, k, classes, state, i);
+      idx[i] = draw.index;
+      y[i] = draw.label;
+    }
+  });
+  rng->step += 1;
+}
+
+void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
+                 int64_t* sums, int32_t*) {
+  for (int64_t i = 0; i < k; ++i) sums[i] = 0;
+  for (int64_t i = 0; i < n; ++i) sums[y[i]] += loss_units(loss[i]);
+  for (int64_t i = 0; i < k; ++i)
+    if (sums[i] != 0) w[i] += gain(sums[i], eta, p[i]);
+  const double largest = largest_of(w, k);
+  if (largest > kLargestWeight) shift_span(w, largest, k);
+}
+
+}  // namespace cfol::cpu

@@ -1,0 +1,118 @@
+// cfol_fast::exp3_distribution, exp3_draw and exp3_update: checks and registration.
+#include "exp3.h"
+
+#include <cfloat>
+#include <tuple>
+
+#include "feedback.h"
+#include "tensor.h"
+
+namespace cfol {
+namespace {
+
+int64_t class_count(const Tensor& w, const Tensor& other, const char* other_name) {
+  check_vector(w, ScalarType::Double, -1, "w");
+  const int64_t k = w.size(0);
+  if (k < 2 || k > kMaxClasses) value_error("w must have from 2 to ", kMaxClasses, " classes, got ", k);
+  check_vector(other, ScalarType::Double, k, other_name);
+  check_same_device(other, w, other_name, "w");
+  return k;
+}
+
+// The classes' weights and the mixing distribution; on a device the kernels keep bad ones from doing harm.
+void check_weights(const double* w, const double* base, int64_t k) {
+  bool bad_weight = false, bad_base = false, some = false;
+  for (int64_t i = 0; i < k; ++i) {
+    bad_weight |= !(w[i] <= DBL_MAX);  // -inf is a class that the softmax never draws
+    some |= w[i] >= -DBL_MAX;
+    bad_base |= !(base[i] >= 0.0 && base[i] <= 1.0);
+  }
+  if (!bad_weight && !bad_base && some) return;
+  if (!some) value_error("w must have a finite value for some class");
+  for (int64_t i = 0; i < k; ++i) {
+    if (!(w[i] <= DBL_MAX)) value_error("w must be finite, got ", w[i], " for class ", i);
+    if (!(base[i] >= 0.0 && base[i] <= 1.0)) value_error("base must be in [0, 1], got ", base[i], " for class ", i);
+  }
+}
+
+template <class Device>
+void distribution(const Tensor& w, const Tensor& base, int64_t k, double gamma, double* p, double* q, int64_t* cdf) {
+  if (!(gamma > 0.0 && gamma <= 1.0)) value_error("gamma must be in (0, 1], got ", gamma);
+  const double *weights = w.const_data_ptr<double>(), *mixing = base.const_data_ptr<double>();
+  if constexpr (!Device::kCuda) check_weights(weights, mixing, k);
+  const Device device(w);
+  CFOL_RUN(Device, device, exp3_distribution, weights, mixing, k, gamma, p, q, cdf);
+  if constexpr (!Device::kCuda) {
+    const double sum = 1.0 + (static_cast<double>(cdf[k - 1]) / kCdfScale - 1.0) / gamma;
+    if (!(sum > 1.0 - 1e-6 && sum < 1.0 + 1e-6) && gamma > 1e-6) value_error("base must sum to 1, got ", sum);
+  }
+}
+
+template <class Device>
+std::tuple<Tensor, Tensor, Tensor> exp3_distribution(const Tensor& w, const Tensor& base, double gamma) {
+  const int64_t k = class_count(w, base, "base");
+  Tensor p = new_vector(w, ScalarType::Double, k), q = new_vector(w, ScalarType::Double, k);
+  Tensor cdf = new_vector(w, ScalarType::Long, k);
+  distribution<Device>(w, base, k, gamma, p.mutable_data_ptr<double>(), q.mutable_data_ptr<double>(),
+                       cdf.mutable_data_ptr<int64_t>());
+  return {p, q, cdf};
+}
+
+void check_offsets(const int64_t* offsets, int64_t k, int64_t examples) {
+  bool bad = offsets[0] != 0 || offsets[k] > examples;
+  for (int64_t i = 0; i < k; ++i) bad |= offsets[i] >= offsets[i + 1];
+  if (!bad) return;
+  for (int64_t i = 0; i < k; ++i)
+    if (offsets[i] >= offsets[i + 1]) value_error("offsets must grow: class ", i, " has no examples");
+  value_error("offsets must go from 0 to at most ", examples, " (the length of members), got ", offsets[0], " to ",
+              offsets[k]);
+}
+
+template <class Device>
+std::tuple<Tensor, Tensor, Tensor> exp3_draw(const Tensor& w, const Tensor& base, double gamma, const Tensor& offsets,
+                                             const Tensor& members, Tensor rng, int64_t n) {
+  const int64_t k = class_count(w, base, "base");
+  check_vector(offsets, ScalarType::Long, k + 1, "offsets");
+  check_vector(members, ScalarType::Long, -1, "members");
+  check_rng(rng);
+  check_same_device(offsets, w, "offsets", "w");
+  check_same_device(members, w, "members", "w");
+  check_same_device(rng, w, "rng", "w");
+  if (n < 0) value_error("n must be at least 0, got ", n);
+  if (members.size(0) == 0) value_error("members must not be empty");
+  const ClassMembers classes = {offsets.const_data_ptr<int64_t>(), members.const_data_ptr<int64_t>(), members.size(0)};
+  if constexpr (!Device::kCuda) check_offsets(classes.offsets, k, classes.examples);
+
+  Tensor idx = new_vector(w, ScalarType::Long, n), y = new_vector(w, ScalarType::Long, n);
+  Tensor p = new_vector(w, ScalarType::Double, k);
+  const Workspace<Device, int64_t> cdf(w, k);
+  distribution<Device>(w, base, k, gamma, p.mutable_data_ptr<double>(), nullptr, cdf.data());
+  const Device device(w);
+  CFOL_RUN(Device, device, exp3_draw, cdf.data(), k, classes, rng_data_mutable(rng), n, idx.mutable_data_ptr<int64_t>(),
+           y.mutable_data_ptr<int64_t>());
+  return {idx, y, p};
+}
+
+template <class Device>
+void exp3_update(Tensor w, const Tensor& p, const Tensor& y, const Tensor& loss, double eta, std::optional<Tensor> fault) {
+  const int64_t k = class_count(w, p, "p");
+  const Feedback feedback = feedback_of<Device>(y, "y", loss, w, "w", k);
+  check_eta(eta);
+  const double* chances = p.const_data_ptr<double>();
+  if constexpr (!Device::kCuda)
+    for (int64_t i = 0; i < feedback.n; ++i)
+      if (const double chance = chances[feedback.y[i]]; !chance_is_valid(chance))
+        value_error("p must be at least 2^-60 for every class in y, got ", chance, " for class ", feedback.y[i]);
+  const Workspace<Device, int64_t> sums(w, k);
+  const Device device(w);
+  CFOL_RUN(Device, device, exp3_update, w.mutable_data_ptr<double>(), chances, k, feedback.y, feedback.loss, feedback.n, eta,
+           sums.data(), fault_data(fault));
+}
+
+}  // namespace
+
+CFOL_REGISTER(exp3_distribution)
+CFOL_REGISTER(exp3_draw)
+CFOL_REGISTER(exp3_update)
+
+}  // namespace cfol

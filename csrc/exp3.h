@@ -1,0 +1,85 @@
+// Exp3 over the classes: the distribution p = gamma * base + (1 - gamma) * softmax(w), draws from it, and the update of w.
+//
+// The integer weights of the classes decide a draw, and their sums are exact: e = floor(2^40 exp(w - max w)) for the softmax,
+// c = floor(2^52 p) for the draw. A class of probability 0 has weight 0 and can never be drawn.
+#pragma once
+
+#include <cstdint>
+
+#include "exp.h"
+#include "faults.h"
+#include "fixed_point.h"
+#include "philox.h"
+
+namespace cfol {
+
+constexpr int64_t kMaxClasses = 10000;
+constexpr double kCdfScale = 0x1p52;
+constexpr double kLargestWeight = 64.0;  // beyond it w is shifted to max w = 0; the softmax does not change
+
+// The weight of a class in the softmax; -40 and below (and NaN) give 0.
+CFOL_HD int64_t softmax_units(double w, double largest) {
+  const double x = w - largest;
+  return integer_part(exp_portable(x >= -40.0 ? x : -40.0) * 0x1p40);
+}
+
+CFOL_HD double mixed(double base, double q, double gamma) { return gamma * base + (1.0 - gamma) * q; }
+
+// The clamp holds bad input in range; p of a distribution is inside.
+CFOL_HD int64_t cdf_units(double p) {
+  return static_cast<int64_t>((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale);
+}
+
+// The first class whose cdf exceeds t.
+CFOL_HD int64_t find_class(const int64_t* cdf, int64_t k, int64_t t) {
+  int64_t first = 0, length = k;
+  while (length > 1) {
+    const int64_t half = length / 2;
+    first = cdf[first + half - 1] > t ? first : first + half;
+    length -= half;
+  }
+  return first;
+}
+
+// The examples by class: those of class y are members[offsets[y] .. offsets[y + 1]).
+struct ClassMembers {
+  const int64_t *offsets, *members;
+  int64_t examples;
+};
+
+struct ClassDraw {
+  int64_t index, label;
+};
+
+CFOL_HD ClassDraw draw_example(const int64_t* cdf, int64_t k, ClassMembers classes, RngState rng, int64_t slot) {
+  const Random4 r = random4(rng, Stream::kClassDraw, static_cast<uint64_t>(slot));
+  const uint64_t total = static_cast<uint64_t>(cdf[k - 1]);
+  const int64_t y = find_class(cdf, k, static_cast<int64_t>(uniform_below(join64(r.x, r.y), total)));
+  const int64_t begin = classes.offsets[y], size = classes.offsets[y + 1] - begin;
+  int64_t at = begin + static_cast<int64_t>(uniform_below(join64(r.z, r.w), static_cast<uint64_t>(size)));
+  at = at < 0 ? 0 : at >= classes.examples ? classes.examples - 1 : at;  // wrong offsets must not leave the memory
+  return {classes.members[at], y};
+}
+
+// What class y gains: eta times the sum of its losses, weighted by the chance of being seen.
+CFOL_HD double gain(int64_t loss_sum, double eta, double p) {
+  return eta * (static_cast<double>(loss_sum) / kLossScale) / p;
+}
+
+namespace cpu {
+void exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q, int64_t* cdf);
+void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y);
+void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
+                 int64_t* sums, int32_t* fault);
+}  // namespace cpu
+
+namespace cuda {
+const char* exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q,
+                              int64_t* cdf, void* stream);
+const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y,
+                      void* stream);
+const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
+                        int64_t* sums, int32_t* fault, void* stream);
+}  // namespace cuda
+
+}  // namespace cfol

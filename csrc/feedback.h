@@ -1,0 +1,69 @@
+// What the bandits and the tally have in common: checks of a batch's labels (or indices) and losses, and scratch memory.
+#pragma once
+
+#include <memory>
+
+#include "fixed_point.h"
+#include "tensor.h"
+
+namespace cfol {
+
+struct Feedback {
+  const int64_t* y;
+  const float* loss;
+  int64_t n;
+};
+
+// y in [0, limit) and loss in [0, 1], one of each for every example; on the CPU the values are looked at, too.
+template <class Device>
+Feedback feedback_of(const Tensor& y, const char* y_name, const Tensor& loss, const Tensor& state, const char* state_name,
+                     int64_t limit) {
+  check_vector(y, ScalarType::Long, -1, y_name);
+  const int64_t n = y.size(0);
+  check_vector(loss, ScalarType::Float, n, "loss");
+  check_same_device(y, state, y_name, state_name);
+  check_same_device(loss, state, "loss", state_name);
+  const Feedback feedback = {y.const_data_ptr<int64_t>(), loss.const_data_ptr<float>(), n};
+  if constexpr (!Device::kCuda) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (feedback.y[i] < 0 || feedback.y[i] >= limit)
+        value_error(y_name, " must be in [0, ", limit, "), got ", feedback.y[i], " for example ", i);
+      if (!loss_is_valid(feedback.loss[i]))
+        value_error("loss must be in [0, 1], got ", feedback.loss[i], " for example ", i);
+    }
+  }
+  return feedback;
+}
+
+inline void check_eta(double eta) {
+  if (!(eta >= 0.0 && eta <= 1e9)) value_error("eta must be in [0, 1e9], got ", eta);
+}
+
+inline Tensor new_vector(const Tensor& like, ScalarType type, int64_t length) {
+  return torch::stable::new_empty(like, {length}, type);
+}
+
+// Scratch memory of one call: of torch's allocator on a GPU (it belongs to the stream), plain on the CPU, where that is faster.
+template <class Device, class T>
+class Workspace {
+ public:
+  Workspace(const Tensor& like, int64_t length) {
+    static_assert(sizeof(T) == sizeof(int64_t));
+    if constexpr (Device::kCuda)
+      tensor_ = new_vector(like, ScalarType::Long, length);
+    else
+      memory_.reset(new T[static_cast<size_t>(length)]);
+  }
+  T* data() const {
+    if constexpr (Device::kCuda)
+      return static_cast<T*>(tensor_->mutable_data_ptr());
+    else
+      return memory_.get();
+  }
+
+ private:
+  std::optional<Tensor> tensor_;
+  std::unique_ptr<T[]> memory_;
+};
+
+}  // namespace cfol
