@@ -140,7 +140,8 @@ class NinjaFile:
         self.lines.append(f"build {name}: {rule} {escaped(source)}")
 
     def link(self, output: Path, flags: list[str]) -> str:
-        command = f"{compiler()} -shared $in -o $out {' '.join(flags)}"
+        # to another name first: a process that has the old library mapped must not see it change
+        command = f"{compiler()} -shared $in -o $out.tmp {' '.join(flags)} && mv $out.tmp $out"
         self.lines += ["rule link", f"  command = {command}", "  description = link $out"]
         self.lines += [f"build {escaped(output)}: link {' '.join(self.objects)}", f"default {escaped(output)}", ""]
         return "\n".join(self.lines)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Installs Debian packages where that is possible without asking: as root or with `sudo -n`, unless CFOL_NO_APT is set.
+# Otherwise it names them and goes on: what needs them says so itself.
+set -u
+packages=(g++ pkg-config libopencv-dev libturbojpeg0-dev chromium)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ "${#missing[@]}" -eq 0 ] && exit 0
+
+if [ -n "${CFOL_NO_APT:-}" ] || ! command -v apt-get >/dev/null; then
+  run=""
+elif [ "$(id -u)" -eq 0 ]; then
+  run="env"
+elif sudo -n true 2>/dev/null; then
+  run="sudo -n env"
+else
+  run=""
+fi
+if [ -z "$run" ]; then
+  echo "system packages that are missing (for FFCV and the browser tests): ${missing[*]}" >&2
+  exit 0
+fi
+echo "installing ${missing[*]} ..."
+$run apt-get update -qq
+$run DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  echo "apt-get could not install: ${missing[*]}" >&2
