@@ -1,0 +1,70 @@
+"""`cfol-fast report`: one page about one or several runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+NAME = "report"
+HELP = "write a page that compares runs: tables, charts, gallery"
+DESCRIPTION = """\
+Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with intervals, the learned class
+distribution, training curves, confusions under attack, a gallery and the configuration. Every chart is also written as PNG and
+every table as CSV and LaTeX, into a folder beside the page. Runs of one configuration with different seeds become one column with
+mean and deviation. A folder that holds runs stands for all of them; an unfinished run is shown with what there is.
+
+example:
+  cfol-fast report runs/erm runs/cfol --out report.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run folder, a folder of runs, or an evaluation's JSON file",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the page to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--separate", action="store_true", help="show runs on different data sets one after another"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="METHOD",
+        help="the method differences are measured from (default: erm, else the first run)",
+    )
+    parser.add_argument("--title", default="", help="a line above the headline")
+    parser.add_argument(
+        "--no-pictures", action="store_true", help="do not write the charts as PNG (no matplotlib needed)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from cfol_fast.reporting import png, terminal
+    from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
+    from cfol_fast.reporting.tables import comparison_table
+    from cfol_fast.reporting.wording import headline
+
+    pictures = not args.no_pictures
+    if pictures and not png.available():
+        print("no PNG pictures: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+        pictures = False
+    out = write_report(
+        args.runs, args.out, args.separate, baseline=args.baseline, title=args.title, pictures=pictures
+    )
+    codes = ("\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m") if terminal.wants_colour() else ("", "", "", "")
+    for comparison in read_comparisons(args.runs, args.separate, args.baseline):
+        print(headline(comparison)[0] + "\n")
+        print(comparison_table(comparison).text(*codes) + "\n")
+    print(f"page:  {out}")
+    print(f"files: {files_folder(out)}")
+    return 0

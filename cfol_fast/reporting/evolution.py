@@ -1,0 +1,195 @@
+"""Charts over the epochs: accuracies from the validations, the class distribution from the training rows of metrics.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cfol_fast.reporting.charts import Chart, Figure, Line, LineChart, Rule, on_one_scale
+from cfol_fast.reporting.groups import MANY, METRICS, Comparison, Group, summarise
+from cfol_fast.reporting.wording import percent
+
+FOLLOWED = 5  # classes drawn as lines of their own when there are many
+
+
+def _over_epochs(
+    group: Group, pick: Callable[[dict[str, Any]], float | None], rows: str
+) -> tuple[list[float], list[list[float]]]:
+    """Epochs that every run of the group has, and the picked value of each run there."""
+    tables = []
+    for run in group.runs:
+        table = {}
+        for row in getattr(run, rows):
+            value = pick(row)
+            if value is not None:
+                table[float(row.get("epoch", 0))] = value
+        if table:
+            tables.append(table)
+    if not tables:
+        return [], []
+    epochs = sorted(set.intersection(*(set(table) for table in tables)))
+    return epochs, [[table[epoch] for epoch in epochs] for table in tables]
+
+
+def _mean_line(series: list[list[float]]) -> tuple[list[float], list[float], list[float]]:
+    """Mean over the runs at each epoch, and one deviation below and above it where there are several runs."""
+    stats = [summarise(values) for values in zip(*series, strict=True)]
+    low = [stat.low for stat in stats if stat.low is not None]
+    high = [stat.high for stat in stats if stat.high is not None]
+    return [stat.mean for stat in stats], low, high
+
+
+def _kept(group: Group) -> list[tuple[float, str]]:
+    """The epoch of the checkpoint that was tested, when the group is a single run."""
+    if len(group.runs) == 1:
+        epoch = group.runs[0].checkpoints.get("best-average", {}).get("epoch")
+        if isinstance(epoch, (int, float)):
+            return [(float(epoch), "tested")]
+    return []
+
+
+def _split_name(comparison: Comparison) -> str:
+    splits = {
+        str(row.get("split")) for group in comparison.groups for run in group.runs for row in run.validation
+    }
+    return "test set" if splits == {"test"} else "hold-out"
+
+
+Pick = Callable[[dict[str, Any]], float | None]  # a number of a row of metrics.jsonl
+
+
+def _measure(metric: str) -> Pick:
+    return lambda row: row["robust"].metric(metric) if row["robust"] else None
+
+
+def accuracy_lines(comparison: Comparison) -> Figure | None:
+    """Average and worst class over the epochs, all groups together."""
+    lines = []
+    for group in comparison.groups:
+        for metric, dashed in (("average", False), ("worst", True)):
+            epochs, series = _over_epochs(group, _measure(metric), "validation")
+            if len(epochs) > 1:
+                mean, low, high = _mean_line(series)
+                name = f"{group.label}, {METRICS[metric].lower()}"
+                short = f"{METRICS[metric].split()[0].lower()} {percent(mean[-1])}"
+                lines.append(Line(name, group.colour, epochs, mean, low, high, not dashed, dashed, short))
+    if not lines:
+        return None
+    return Figure(
+        "training",
+        "Average and worst class over training",
+        f"Robust accuracy on the {_split_name(comparison)} in percent: the average (solid) and the worst class (dashed).",
+        [LineChart("", lines, "epoch")],
+        [(group.label, group.colour) for group in comparison.groups],
+    )
+
+
+def class_lines(comparison: Comparison) -> Figure | None:
+    """Robust accuracy of each class over the epochs, a panel a group."""
+
+    def panel(group: Group) -> Chart | None:
+        def pick(name: str) -> Callable[[dict[str, Any]], float | None]:
+            return lambda row: row["robust"].per_class.get(name) if row["robust"] else None
+
+        found = {name: _over_epochs(group, pick(name), "validation") for name in comparison.classes}
+        return _follow(group, found, lowest=True)
+
+    charts = on_one_scale([chart for group in comparison.groups if (chart := panel(group)) is not None])
+    if not charts:
+        return None
+    return Figure(
+        "class-training",
+        "Class accuracies over training",
+        f"Robust accuracy of the classes on the {_split_name(comparison)} in percent; {_coloured(comparison)} lowest at the end in colour.",
+        charts,
+        pair=len(charts) > 1,
+    )
+
+
+def _coloured(comparison: Comparison) -> str:
+    k = len(comparison.classes)
+    if k > MANY:
+        return f"the band holds all {k} classes, the {FOLLOWED}"
+    return f"the {comparison.tail_size}" if comparison.tail_size > 1 else "the"
+
+
+def _follow(
+    group: Group,
+    found: dict[str, tuple[list[float], list[list[float]]]],
+    lowest: bool,
+    rules: Sequence[Rule] = (),
+    digits: int = 1,
+) -> LineChart | None:
+    """Lines of all classes, the extreme ones in colour with their names; of many classes a band and the extreme ones."""
+    means = {
+        name: (epochs, _mean_line(series)[0]) for name, (epochs, series) in found.items() if len(epochs) > 1
+    }
+    if not means:
+        return None
+    ranked = sorted(means, key=lambda name: means[name][1][-1], reverse=not lowest)
+    many = len(means) > MANY
+    stressed = ranked[: FOLLOWED if many else -(-len(means) // 5)]
+    lines = []
+    if many:
+        epochs = sorted(set.intersection(*(set(e) for e, _ in means.values())))
+        at = [[dict(zip(e, y, strict=True))[epoch] for e, y in means.values()] for epoch in epochs]
+        middle = [sorted(values)[len(values) // 2] for values in at]
+        lines.append(
+            Line(
+                "median class",
+                None,
+                epochs,
+                middle,
+                [min(v) for v in at],
+                [max(v) for v in at],
+                label=f"median {percent(middle[-1], digits)}",
+            )
+        )
+    else:
+        rest = [name for name in ranked if name not in stressed]
+        named = rest if len(rest) <= 8 else []
+        lines += [
+            Line(name, None, *means[name], label=name if name in named else "") for name in reversed(rest)
+        ]
+    lines += [
+        Line(
+            name,
+            group.colour,
+            *means[name],
+            strong=True,
+            label=f"{name} {percent(means[name][1][-1], digits)}",
+        )
+        for name in reversed(stressed)
+    ]
+    return LineChart(group.heading, lines, "epoch", list(rules), _kept(group), group.note, digits=digits)
+
+
+def p_digits(comparison: Comparison) -> int:
+    """Decimals that tell probabilities around 1/k apart when they are written in percent."""
+    return 1 if len(comparison.classes) <= MANY else 2
+
+
+def _p_of(place: int) -> Callable[[dict[str, Any]], float | None]:
+    return lambda row: float(row["p"][place]) if row.get("p") and place < len(row["p"]) else None
+
+
+def distribution_lines(comparison: Comparison) -> Figure | None:
+    """How p moved over the run."""
+    uniform = Rule(1 / max(1, len(comparison.classes)), "uniform", "reference")
+    charts = []
+    for group in comparison.groups:
+        found = {
+            name: _over_epochs(group, _p_of(place), "train") for place, name in enumerate(comparison.classes)
+        }
+        chart = _follow(group, found, lowest=False, rules=[uniform], digits=p_digits(comparison))
+        if chart is not None:
+            charts.append(chart)
+    if not charts:
+        return None
+    return Figure(
+        "distribution-training",
+        "How the distribution moved",
+        f"Probability p of each class over the epochs, in percent; {_coloured(comparison)} highest at the end in colour.",
+        on_one_scale(charts),
+        pair=len(charts) > 1,
+    )

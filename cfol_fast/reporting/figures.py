@@ -1,0 +1,285 @@
+"""Which charts a comparison has, as descriptions (charts.py) filled from the groups' numbers: those of the final results.
+
+What is drawn over the epochs stands in evolution.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cfol_fast.reporting import evolution
+from cfol_fast.reporting.charts import (
+    BarChart,
+    Bars,
+    Chart,
+    DotChart,
+    Dots,
+    Figure,
+    Matrix,
+    Rule,
+    on_one_scale,
+)
+from cfol_fast.reporting.groups import MANY, METRICS, SPLITS, Comparison, Group, Stat, summarise
+from cfol_fast.reporting.wording import percent
+
+MATRIX = 20  # the largest confusion matrix whose cells can be read
+
+
+def build(comparison: Comparison) -> list[Figure]:
+    """Every figure the data allow, in the order of the page."""
+    makers: list[Callable[[Comparison], Figure | None]] = [
+        measures,
+        class_bars,
+        tail_bars,
+        class_change,
+        evolution.accuracy_lines,
+        evolution.class_lines,
+        distribution,
+        evolution.distribution_lines,
+        confusion,
+    ]
+    made = [maker(comparison) for maker in makers]
+    return [figure for figure in made if figure is not None]
+
+
+Values = list[float | None]
+
+
+def _ends(stats: Sequence[Stat | None]) -> tuple[Values, Values, Values]:
+    """Values, lower and upper ends, as Bars and Dots take them."""
+    return (
+        [stat.mean if stat else None for stat in stats],
+        [stat.low if stat else None for stat in stats],
+        [stat.high if stat else None for stat in stats],
+    )
+
+
+def _whiskers(comparison: Comparison) -> str:
+    several = any(len(group.accuracies("robust")) > 1 for group in comparison.groups)
+    single = any(len(group.accuracies("robust")) == 1 for group in comparison.groups)
+    if several and single:
+        return (
+            "Error bars: one standard deviation over the seeds, or the 95 % Wilson interval of a single run."
+        )
+    return (
+        "Error bars: one standard deviation over the seeds."
+        if several
+        else "Error bars: 95 % Wilson intervals."
+    )
+
+
+def _shown(comparison: Comparison) -> list[Group]:
+    return [group for group in comparison.groups if group.accuracies("robust") or group.accuracies("clean")]
+
+
+def measures(comparison: Comparison) -> Figure | None:
+    """Average, tail and worst class of every group on one scale."""
+    groups = _shown(comparison)
+    rows = [
+        (split, metric)
+        for split in SPLITS
+        for metric in METRICS
+        if any(group.stat(split, metric) is not None for group in groups)
+    ]
+    if not rows:
+        return None
+    dots = [Dots(group.label, group.colour, *_ends([group.stat(*row) for row in rows])) for group in groups]
+    names = [f"{SPLITS[split]} {METRICS[metric].lower()}" for split, metric in rows]
+    return Figure(
+        "measures",
+        "Average, tail and worst class",
+        "Accuracy in percent on the test set, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
+        f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
+        [DotChart("", names, dots)],
+        [(group.label, group.colour) for group in groups],
+    )
+
+
+def class_bars(comparison: Comparison) -> Figure | None:
+    """The paper's bar plots: a panel a group, the classes in the same order."""
+    groups = _shown(comparison)
+    order = comparison.order()
+    many = len(order) > MANY
+    charts: list[Chart] = []
+    for group in groups:
+        main = "robust" if group.accuracies("robust") else "clean"
+        bars = []
+        if main == "robust" and group.accuracies("clean"):
+            values, low, high = _ends([group.class_stat("clean", name) for name in order])
+            nothing: Values = [None] * len(order)
+            # In thin columns a second error bar would hide the bar itself.
+            bars.append(
+                Bars(
+                    "clean",
+                    group.colour,
+                    values,
+                    nothing if many else low,
+                    nothing if many else high,
+                    True,
+                )
+            )
+        bars.append(Bars(main, group.colour, *_ends([group.class_stat(main, name) for name in order])))
+        average, worst = group.stat(main, "average"), group.stat(main, "worst")
+        if average is None or worst is None:
+            continue
+        rules = [
+            Rule(average.mean, f"average {percent(average.mean)}", "average"),
+            Rule(worst.mean, f"worst {percent(worst.mean)}", "worst"),
+        ]
+        charts.append(
+            BarChart(
+                group.heading,
+                order,
+                bars,
+                rules,
+                _tail_of(group, order, main),
+                many,
+                group.note,
+                limit=1.0,
+            )
+        )
+    if not charts:
+        return None
+    ordered = (
+        "The classes are sorted by the baseline's robust accuracy, in every panel alike. " if many else ""
+    )
+    return Figure(
+        "classes",
+        "Accuracy by class",
+        "Robust accuracy (solid) before clean accuracy (pale), in percent. The black line is the average and the red one the worst "
+        f"class, both robust; the tinted classes are the 20 % tail. {ordered}{_whiskers(comparison)}",
+        charts,
+        pair=not many and len(charts) > 1,
+    )
+
+
+def _tail_of(group: Group, order: Sequence[str], split: str) -> frozenset[int]:
+    """Positions of the group's own ceil(0.2 k) worst classes."""
+    stats = [
+        (stat.mean, place) for place, name in enumerate(order) if (stat := group.class_stat(split, name))
+    ]
+    return frozenset(place for _, place in sorted(stats)[: -(-len(stats) // 5)])
+
+
+def tail_bars(comparison: Comparison) -> Figure | None:
+    """For many classes: the baseline's 20 % tail by name, all groups together."""
+    groups = [group for group in _shown(comparison) if group.accuracies("robust")]
+    if len(comparison.classes) <= MANY or not groups:
+        return None
+    names = comparison.ranked()[: comparison.tail_size]
+    bars = [
+        Bars(group.label, group.colour, *_ends([group.class_stat("robust", name) for name in names]))
+        for group in groups
+    ]
+    return Figure(
+        "tail",
+        f"The {len(names)} weakest classes of {groups[0].label}",
+        f"Robust accuracy in percent of the 20 % tail. {_whiskers(comparison)}",
+        [BarChart("", names, bars)],
+        [(group.label, group.colour) for group in groups],
+    )
+
+
+def class_change(comparison: Comparison) -> Figure | None:
+    """All groups in one panel, class by class, where the classes can be named."""
+    groups = [group for group in _shown(comparison) if group.accuracies("robust")]
+    if len(groups) < 2 or len(comparison.classes) > MANY:
+        return None
+    order = [
+        name for name in comparison.ranked() if any(group.class_stat("robust", name) for group in groups)
+    ]
+    bars = [
+        Bars(group.label, group.colour, *_ends([group.class_stat("robust", name) for name in order]))
+        for group in groups
+    ]
+    base, focus = comparison.baseline, comparison.focus
+    changes = []
+    if len(groups) == 2 and focus is not None and base.tested:
+        for name in order:
+            before, after = base.class_stat("robust", name), focus.class_stat("robust", name)
+            changes.append(after.mean - before.mean if before and after else 0.0)
+    caption = f"Robust accuracy in percent, the weakest class of {base.label} on top"
+    caption += ", with the change in points at the right. " if changes else ". "
+    return Figure(
+        "change",
+        "Who gains, who pays",
+        caption + _whiskers(comparison),
+        [BarChart("", order, bars, numbers=len(groups) <= 2, changes=changes)],
+        [(group.label, group.colour) for group in groups],
+    )
+
+
+def distribution(comparison: Comparison) -> Figure | None:
+    """The class distribution at the end of training, of the groups that learn one."""
+    order = comparison.order()
+    many = len(order) > MANY
+    digits = evolution.p_digits(comparison)
+    charts: list[Chart] = []
+    for group in comparison.groups:
+        last = [run.train[-1]["p"] for run in group.runs if run.train and run.train[-1].get("p")]
+        last = [p for p in last if len(p) == len(comparison.classes)]
+        if not last:
+            continue
+        stats = []
+        for name in order:
+            stats.append(summarise([float(p[comparison.classes.index(name)]) for p in last]))
+        uniform = Rule(1 / len(order), f"uniform {percent(1 / len(order), digits)}", "reference")
+        charts.append(
+            BarChart(
+                group.heading, order, [Bars("p", group.colour, *_ends(stats))], [uniform],
+                _tail_of(group, order, "robust"), many, group.note, numbers=not many, digits=digits,
+            )
+        )  # fmt: skip
+    if not charts:
+        return None
+    return Figure(
+        "distribution",
+        "The learned class distribution",
+        "Probability p of drawing a class at the end of training, in percent. The tinted classes are the group's own 20 % tail under attack.",
+        on_one_scale(charts),
+        pair=not many and len(charts) > 1,
+    )
+
+
+def confusion(comparison: Comparison) -> Figure | None:
+    """What the attacked images of a class were taken for; of many classes, the weakest ones and their most frequent confusions."""
+    k = len(comparison.classes)
+    charts: list[Chart] = []
+    for group in comparison.groups:
+        found = [accuracy.confusion for accuracy in group.accuracies("robust") if accuracy.confusion]
+        if not found:
+            continue
+        shares = []
+        for row in range(k):
+            counts = [sum(matrix[row][column] for matrix in found) for column in range(k)]
+            shares.append([count / max(1, sum(counts)) for count in counts])
+        rows = list(range(k))
+        columns = rows
+        if k > MATRIX:
+            rows = [comparison.classes.index(name) for name in comparison.ranked()[: MATRIX // 2]]
+            extra = sorted(
+                (c for c in range(k) if c not in rows), key=lambda c: -max(shares[row][c] for row in rows)
+            )
+            columns = rows + extra[: MATRIX - len(rows)]
+        names = comparison.classes
+        charts.append(
+            Matrix(
+                group.heading, [names[r] for r in rows], [names[c] for c in columns],
+                [[shares[r][c] for c in columns] for r in rows], [columns.index(r) for r in rows], group.colour, group.note,
+            )
+        )  # fmt: skip
+    if not charts:
+        return None
+    selected = (
+        f" Shown are the {MATRIX // 2} weakest of {k} classes and what they are most often taken for."
+        if k > MATRIX
+        else ""
+    )
+    return Figure(
+        "confusion",
+        "Confusions under attack",
+        "Share of each class's attacked test images (rows) by what the model takes them for (columns), in percent. "
+        f"On the diagonal it is right; red is wrong.{selected}",
+        charts,
+        pair=len(charts) > 1,
+    )

@@ -1,0 +1,103 @@
+"""The gallery of the worst class: clean image, perturbation made visible, adversarial image, and what the model took it for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cfol_fast.errors import InputError
+from cfol_fast.reporting.runs import Run
+
+
+@dataclass(frozen=True)
+class Example:
+    index: int
+    pictures: tuple[str, str, str]  # clean, perturbation, adversarial, as data: addresses of PNG images
+    gain: float  # what the perturbation was multiplied with to be seen
+    predicted: str
+    confidence: float | None
+    clean_predicted: str
+
+
+@dataclass(frozen=True)
+class Gallery:
+    class_name: str
+    examples: list[Example]
+
+
+def load(run: Run) -> Gallery | None:
+    """The run's gallery, decoded; None when it has none."""
+    data = run.gallery
+    if data is None:
+        return None
+    where = run.path / "gallery.json"
+    shape = data.get("shape")
+    if not (isinstance(shape, list) and len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in shape)):
+        raise InputError(f"{where}: shape must be [height, width, channels], got {shape!r}")
+    examples = []
+    for number, entry in enumerate(data.get("examples") or []):
+        clean = _bytes(entry, "clean", shape, f"{where}: examples[{number}]")
+        attacked = _bytes(entry, "adversarial", shape, f"{where}: examples[{number}]")
+        shown, gain = perturbation(clean, attacked)
+        confidence = entry.get("confidence")
+        examples.append(
+            Example(
+                int(entry.get("index", number)),
+                (_address(clean, shape), _address(shown, shape), _address(attacked, shape)),
+                gain,
+                str(entry.get("predicted", "?")),
+                float(confidence) if isinstance(confidence, (int, float)) else None,
+                str(entry.get("clean_predicted", "?")),
+            )
+        )
+    return Gallery(str(data.get("class", "?")), examples) if examples else None
+
+
+def perturbation(clean: bytes, attacked: bytes) -> tuple[bytes, float]:
+    """The difference on a grey ground, stretched so that its largest value is black or white; and the stretch."""
+    differences = [b - a for a, b in zip(clean, attacked, strict=True)]
+    largest = max((abs(value) for value in differences), default=0)
+    gain = 127 / largest if largest else 1.0
+    return bytes(min(255, max(0, round(128 + gain * value))) for value in differences), gain
+
+
+def _bytes(entry: Any, key: str, shape: Sequence[int], where: str) -> bytes:
+    try:
+        data = base64.b64decode(entry[key], validate=True)
+    except (KeyError, TypeError):
+        raise InputError(f"{where} has no {key!r}") from None
+    except binascii.Error as problem:
+        raise InputError(f"{where}.{key} is not base64: {problem}") from None
+    size = shape[0] * shape[1] * shape[2]
+    if len(data) != size:
+        raise InputError(f"{where}.{key} has {len(data)} bytes, but the shape {list(shape)} needs {size}")
+    return data
+
+
+def encode_png(pixels: bytes, shape: Sequence[int]) -> bytes:
+    """A PNG file of raw (height, width, 1 or 3) pixels. Small enough to write here, and the page needs no imaging library."""
+    height, width, channels = shape
+    if channels not in (1, 3):
+        raise InputError(f"gallery images must have 1 or 3 channels, got {channels}")
+    stride = width * channels
+    rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, height * stride, stride))
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows, 9))
+        + chunk(b"IEND", b"")
+    )
+
+
+def _address(pixels: bytes, shape: Sequence[int]) -> str:
+    return "data:image/png;base64," + base64.b64encode(encode_png(pixels, shape)).decode("ascii")

@@ -1,0 +1,309 @@
+"""Runs that differ in their seed alone are one group, and a comparison is an ordered list of groups.
+
+A group answers with a mean and, over several seeds, the sample deviation. Its colour follows its method, so that a method looks
+the same in every chart and on every page. The first group is the baseline that differences are measured from: ERM where there is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfol_fast.errors import InputError
+from cfol_fast.reporting.runs import Accuracy, Run, tail_size, wilson
+
+METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
+SPLITS = {"robust": "Robust", "clean": "Clean"}
+MANY = 30  # more classes than this are drawn as thin sorted columns, and only some by name
+SLOTS = 8  # colours a page has; see theme.SERIES
+_PREFERRED = {"erm": 0, "cfol": 1, "lcvar": 2, "fol": 3, "cvar": 4, "trades": 5, "two-run": 6, "clean": 7}
+# Settings that do not make two runs different methods: where and how a run was carried out.
+_INCIDENTAL = {
+    *("seed", "out", "folder", "device", "threads", "resume", "overwrite", "force", "root", "download"),
+    *(
+        "progress",
+        "tensorboard",
+        "compile",
+        "workers",
+        "path",
+        "config",
+        "log_every",
+        "quiet",
+        "plain",
+        "beton",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A number over the seeds of a group; `low`/`high`: one deviation, or the 95 % interval of a single run (None: unknown)."""
+
+    mean: float
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def summarise(values: Sequence[float], interval: tuple[float, float] | None = None) -> Stat:
+    """Mean and sample deviation of several seeds' values; of one value, with its interval."""
+    mean = sum(values) / len(values)
+    if len(values) > 1:
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return Stat(mean, deviation, max(0.0, mean - deviation), min(1.0, mean + deviation))
+    return Stat(mean, None, *interval) if interval else Stat(mean)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one configuration over seeds."""
+
+    label: str
+    method: str
+    colour: int
+    runs: list[Run]
+    shown: list[tuple[Accuracy | None, Accuracy | None]] = field(default_factory=list)  # (clean, robust)
+    partial: str = ""  # what the accuracies are when no run has a test result: "hold-out, epoch 7 of 12"
+
+    def accuracies(self, split: str) -> list[Accuracy]:
+        which = 0 if split == "clean" else 1
+        return [pair[which] for pair in self.shown if pair[which] is not None]  # type: ignore[misc]
+
+    def stat(self, split: str, metric: str) -> Stat | None:
+        """The metric ("average", "tail", "worst") over the seeds, None when no run has it."""
+        found = self.accuracies(split)
+        if not found:
+            return None
+        interval = None
+        if len(found) == 1:
+            interval = _interval(found[0], metric)
+        return summarise([accuracy.metric(metric) for accuracy in found], interval)
+
+    def class_stat(self, split: str, name: str) -> Stat | None:
+        found = [accuracy for accuracy in self.accuracies(split) if name in accuracy.per_class]
+        if not found:
+            return None
+        return summarise([accuracy.per_class[name] for accuracy in found], found[0].interval.get(name))
+
+    def worst_class(self, split: str) -> str:
+        """The class that is worst in most seeds."""
+        return Counter(accuracy.worst_class for accuracy in self.accuracies(split)).most_common(1)[0][0]
+
+    def class_counts(self, split: str) -> dict[str, int]:
+        found = self.accuracies(split)
+        return found[0].count if found else {}
+
+    @property
+    def seeds(self) -> list[str]:
+        return [str(run.seed) if run.seed is not None else "?" for run in self.runs]
+
+    @property
+    def tested(self) -> bool:
+        return not self.partial
+
+    @property
+    def heading(self) -> str:
+        """The label, with the number of seeds behind its numbers."""
+        count = len(self.shown) or len(self.runs)
+        return f"{self.label}, {count} seeds" if count > 1 else self.label
+
+    @property
+    def note(self) -> str:
+        return f"Unfinished: {self.partial}" if self.partial else ""
+
+
+def _interval(accuracy: Accuracy, metric: str) -> tuple[float, float] | None:
+    if metric == "worst":
+        return accuracy.interval.get(accuracy.worst_class)
+    if metric == "average" and accuracy.count:
+        return wilson(accuracy.average, sum(accuracy.count.values()))
+    return None  # the tail is a mean of chosen classes: it has no simple interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups on one data set, the baseline first."""
+
+    dataset: str
+    classes: list[str]
+    groups: list[Group]
+
+    @property
+    def baseline(self) -> Group:
+        return self.groups[0]
+
+    @property
+    def focus(self) -> Group | None:
+        """The group a headline is about: of those with a test result, the best worst class apart from the baseline."""
+        best, best_worst = None, -1.0
+        for group in self.groups[1:]:
+            worst = group.stat("robust", "worst")
+            if group.tested and worst is not None and worst.mean > best_worst:
+                best, best_worst = group, worst.mean
+        return best
+
+    @property
+    def tail_size(self) -> int:
+        return tail_size(len(self.classes))
+
+    def order(self) -> list[str]:
+        """The classes as charts show them: as the data set has them up to 30, beyond that by the baseline's robust accuracy."""
+        return self.classes if len(self.classes) <= MANY else self.ranked()
+
+    def ranked(self) -> list[str]:
+        """All classes, the one with the lowest robust accuracy of the baseline first."""
+
+        def accuracy(name: str) -> float:
+            for split in ("robust", "clean"):
+                for group in self.groups:
+                    stat = group.class_stat(split, name)
+                    if stat is not None:
+                        return stat.mean
+            return 1.0
+
+        return sorted(self.classes, key=accuracy)
+
+
+def compare(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
+    """Group the runs of one data set. `baseline`: the method (or label) that differences are measured from."""
+    if not runs:
+        raise InputError("there is no run to report on")
+    datasets = {run.dataset for run in runs} - {"unknown"}
+    if len(datasets) > 1:
+        where = "; ".join(
+            f"{name}: {', '.join(str(run.path) for run in runs if run.dataset == name)}"
+            for name in sorted(datasets)
+        )
+        raise InputError(
+            f"runs on different data sets cannot be compared ({where}); "
+            "use --separate to show them one after another"
+        )
+    classes = next((run.classes for run in runs if run.classes), [])
+    for run in runs:
+        if run.classes and run.classes != classes:
+            raise InputError(
+                f"{run.path} has the classes {_few(run.classes)}, but {runs[0].path} has {_few(classes)}: "
+                "such runs cannot be compared; use --separate to show them one after another"
+            )
+    families: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        families.setdefault(_identity(run), []).append(run)
+    members = sorted(families.values(), key=lambda family: _is_baseline(family[0], baseline))
+    if baseline is not None and not _is_first(members[0][0], baseline):
+        known = ", ".join(sorted({run.method for run in runs}))
+        raise InputError(f"no run of the baseline {baseline!r} among the runs given; there are: {known}")
+    labels = _labels(members)
+    colours = _colours([family[0].method for family in members])
+    groups = [_group(*item) for item in zip(labels, colours, members, strict=True)]
+    return Comparison(next(iter(datasets), "unknown"), classes, groups)
+
+
+def separate(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs by data set and classes, in the order of their first run."""
+    parts: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for run in runs:
+        parts.setdefault((run.dataset, tuple(run.classes)), []).append(run)
+    return list(parts.values())
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{len(names)} ({', '.join(names[:3])}...)" if len(names) > 3 else ", ".join(names)
+
+
+def _is_first(run: Run, baseline: str) -> bool:
+    return baseline in (run.method, run.title)
+
+
+def _is_baseline(run: Run, baseline: str | None) -> bool:
+    """Sort key: False (the baseline) before True; sorting is stable, so the rest keeps the order it was given in."""
+    return not (_is_first(run, baseline) if baseline else run.method == "erm")
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """The configuration flattened to dotted keys."""
+    flat: dict[str, Any] = {}
+
+    def walk(tree: Mapping[str, Any], prefix: str) -> None:
+        for key, value in tree.items():
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{key}.")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    walk(run.config, "")
+    return flat
+
+
+def is_essential(key: str) -> bool:
+    """Whether a setting makes runs different methods, rather than say where and how a run was carried out."""
+    return key.split(".")[-1] not in _INCIDENTAL and not key.startswith("checkpoint.")
+
+
+def _essential(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in settings(run).items() if is_essential(key)}
+
+
+def _identity(run: Run) -> tuple[Any, ...]:
+    # A run that was stopped has no title of its own: its settings tell where it belongs.
+    title = run.title if not run.config else ""
+    return (run.method, title, run.model, repr(sorted(_essential(run).items(), key=lambda item: item[0])))
+
+
+def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
+    """The family's title; of runs that were stopped before they had one, that of another run of the method."""
+    peers = [run for other in families for run in other if run.method == family[0].method]
+    return next((run.title for run in [*family, *peers] if run.tested), family[0].title)
+
+
+def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
+    """The method's title; where several groups share it, with the settings that tell them apart."""
+    titles = [_title(family, families) for family in families]
+    labels = []
+    for family, title in zip(families, titles, strict=True):
+        same = [other[0] for other, name in zip(families, titles, strict=True) if name == title]
+        if len(same) == 1:
+            labels.append(title)
+            continue
+        mine = _essential(family[0])
+        keys = {key for run in same for key in {*_essential(run), *mine}}
+        different = sorted(
+            key for key in keys if any(_essential(run).get(key) != mine.get(key) for run in same)
+        )
+        parts = [f"{key.split('.')[-1]} {mine.get(key)}" for key in different[:3]]
+        labels.append(f"{title} ({', '.join(parts) or family[0].path.name})")
+    # Labels are what a reader tells columns apart by: the folder's name settles what the settings could not.
+    return [
+        f"{label} [{family[0].path.name}]" if labels.count(label) > 1 else label
+        for label, family in zip(labels, families, strict=True)
+    ]
+
+
+def _colours(methods: Sequence[str]) -> list[int]:
+    """A slot for each group: the method's own where it is free, else the next free one."""
+    taken: list[int] = []
+    for method in methods:
+        wish = _PREFERRED.get(method.removesuffix("-at"))
+        free = [slot for slot in range(SLOTS) if slot not in taken]
+        # Unknown methods leave the best known colours to the methods that own them.
+        rest = [slot for slot in free if slot > 1] or free or [len(taken) % SLOTS]
+        taken.append(wish if wish is not None and wish in free else rest[0])
+    return taken
+
+
+def _group(label: str, colour: int, runs: Sequence[Run]) -> Group:
+    tested = [run for run in runs if run.tested or run.clean is not None]
+    if tested:
+        return Group(label, runs[0].method, colour, list(runs), [(run.clean, run.robust) for run in tested])
+    shown = []
+    partial = ""
+    for run in runs:
+        if run.validation:
+            last = run.validation[-1]
+            shown.append((last["clean"], last["robust"]))
+            split = {"holdout": "hold-out"}.get(str(last.get("split")), str(last.get("split")))
+            planned = run.epochs[1]
+            partial = f"{split}, epoch {last.get('epoch')}" + (f" of {planned}" if planned else "")
+    return Group(label, runs[0].method, colour, list(runs), shown, partial or "no validation yet")

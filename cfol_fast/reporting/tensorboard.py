@@ -1,0 +1,110 @@
+"""TensorBoard events during training: the rows of metrics.jsonl as scalars, and images.
+
+The trainer hands over the very rows it writes to metrics.jsonl, so that the two cannot disagree. Needs the extra [tensorboard].
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast.errors import InputError
+
+
+class TensorBoardLog:
+    """Writes events into `folder`. `classes` names the per-class scalars (numbers without it).
+
+    resume_step: events at or after it, left by a run that was killed, are hidden when the run continues from there.
+    """
+
+    def __init__(
+        self, folder: Path | str, classes: Sequence[str] | None = None, resume_step: int | None = None
+    ) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InputError(
+                "TensorBoard events need tensorboard: pip install 'cfol_fast[tensorboard]'"
+            ) from None
+        self.classes = [str(name) for name in classes] if classes is not None else None
+        self._writer = SummaryWriter(str(folder), purge_step=resume_step)
+
+    def _class(self, number: int) -> str:
+        # A slash would open another level in TensorBoard's tree of tags.
+        return self.classes[number].replace("/", "-") if self.classes else str(number)
+
+    def _add(self, tag: str, value: Any, step: int) -> None:
+        if value is not None:
+            self._writer.add_scalar(tag, float(value), step)
+
+    def train(self, row: Mapping[str, Any]) -> None:
+        """A row of kind "train": loss, robust error, learning rate, speed, and by class the error and p."""
+        step = int(row["step"])
+        for key, tag in (
+            ("loss", "loss"),
+            ("robust_error", "robust error"),
+            ("lr", "learning rate"),
+            ("images_per_second", "images per second"),
+        ):
+            self._add(f"train/{tag}", row.get(key), step)
+        for number, error in enumerate(row.get("class_error") or []):
+            if error is not None:
+                self._add(f"class robust accuracy, train/{self._class(number)}", 1 - float(error), step)
+        for number, share in enumerate(row.get("p") or []):
+            self._add(f"class distribution p/{self._class(number)}", share, step)
+
+    def validation(self, row: Mapping[str, Any]) -> None:
+        """A row of kind "validation": average, tail and worst class, clean and robust, and the robust accuracy by class."""
+        step = int(row["step"])
+        split = str(row.get("split", "holdout"))
+        for kind in ("clean", "robust"):
+            values = row.get(kind)
+            if not values:
+                continue
+            for metric in ("average", "tail", "worst"):
+                self._add(f"{split} {kind}/{metric}", values.get(metric), step)
+            for name, accuracy in (values.get("per_class") or {}).items():
+                self._add(f"class {kind} accuracy, {split}/{str(name).replace('/', '-')}", accuracy, step)
+
+    def images(self, tag: str, images: Tensor, step: int) -> None:
+        """`images`: (B, C, H, W) in [0, 1] as the attack sees them, or uint8 (B, H, W, C) as data sets keep them."""
+        if images.ndim != 4:
+            raise ValueError(
+                f"images must have four dimensions (B, C, H, W) or uint8 (B, H, W, C), got {tuple(images.shape)}"
+            )
+        layout = "NHWC" if images.dtype == torch.uint8 else "NCHW"
+        pixels = images.detach().cpu()
+        self._writer.add_images(
+            tag, pixels if layout == "NHWC" else pixels.float().clamp(0, 1), step, dataformats=layout
+        )
+
+    def gallery(self, gallery: Mapping[str, Any], step: int) -> None:
+        """A gallery as in gallery.json: the clean and the adversarial images of the worst class."""
+        shape = tuple(int(size) for size in gallery["shape"])
+        for kind in ("clean", "adversarial"):
+            raw = [bytearray(base64.b64decode(example[kind])) for example in gallery["examples"]]
+            if raw:
+                stack = torch.stack(
+                    [torch.frombuffer(data, dtype=torch.uint8).reshape(shape) for data in raw]
+                )
+                self.images(f"{gallery['class']}/{kind}", stack, step)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> TensorBoardLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

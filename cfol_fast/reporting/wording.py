@@ -1,0 +1,162 @@
+"""Numbers and findings in words: one place, so that the page, the tables and the terminal say the same thing the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cfol_fast.reporting.groups import Comparison, Group, Stat
+from cfol_fast.reporting.runs import Run
+
+NARROW = "\u202f"  # narrow no-break space, between a number and its unit
+MINUS = "\u2212"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """0.393 -> '39.3', the unit standing elsewhere."""
+    return f"{100 * share:.{digits}f}"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in percentage points, always with its sign: +29.0, −3.1, 0.0."""
+    text = f"{abs(100 * difference):.1f}"
+    if text == "0.0":
+        return text
+    return ("+" if difference > 0 else MINUS) + text
+
+
+def stat_text(stat: Stat | None) -> str:
+    if stat is None:
+        return "–"
+    if stat.deviation is None:
+        return percent(stat.mean)
+    return f"{percent(stat.mean)} ± {percent(stat.deviation)}"
+
+
+def with_unit(stat: Stat) -> str:
+    return f"{stat_text(stat)}{NARROW}%"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def radius(eps: Any) -> str:
+    """8/255 for 0.03137..., 0.1 for 0.1: the way such sizes are quoted."""
+    if isinstance(eps, float) and len(f"{eps:.6g}") > 5 and abs(eps * 255 - round(eps * 255, 1)) < 1e-4:
+        return f"{round(eps * 255, 1):g}/255"
+    return f"{eps:g}" if isinstance(eps, (int, float)) else str(eps)
+
+
+def attack_phrase(attack: Mapping[str, Any]) -> str:
+    """'PGD-20, ε = 8/255' from an attack's description."""
+    if not attack:
+        return ""
+    kind = str(attack.get("kind") or attack.get("name") or attack.get("attack") or "attack")
+    known = {"autoattack": "AutoAttack", "none": "no attack"}
+    name = known.get(kind.lower(), kind.upper())
+    steps = attack.get("steps")
+    if steps and kind.lower() not in ("fgsm", "n-fgsm", "autoattack", "none"):
+        name += f"-{steps}"
+    if attack.get("restarts") and attack["restarts"] != 1:
+        name += f", {attack['restarts']} restarts"
+    if attack.get("eps") is not None:
+        name += f", ε = {radius(attack['eps'])}"
+    if attack.get("norm") not in (None, "linf", "Linf"):
+        name += f" ({attack['norm']})"
+    return name
+
+
+def setting_phrase(comparison: Comparison) -> str:
+    """'fashion-mini · demo-cnn · PGD-20, ε = 0.1 · 300 test images a class'."""
+    runs = [run for group in comparison.groups for run in group.runs]
+    parts = [
+        comparison.dataset,
+        *_one([run.model for run in runs]),
+        *_one([attack_phrase(run.attack) for run in runs]),
+    ]
+    for group in comparison.groups:
+        counts = set(group.class_counts("robust").values())
+        if group.tested and counts:
+            low, high = min(counts), max(counts)
+            size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            parts.append(f"{size} test images a class")
+            break
+    return " · ".join(parts)
+
+
+def _one(values: list[str]) -> list[str]:
+    different = list(dict.fromkeys(value for value in values if value))
+    return different if len(different) == 1 else []
+
+
+def headline(comparison: Comparison) -> tuple[str, str]:
+    """The finding in one line, and the sentence under it; both computed from the test results."""
+    base, focus = comparison.baseline, comparison.focus
+    if focus is not None and base.tested and base.stat("robust", "worst") is not None:
+        return _finding(base, focus)
+    tested = [group for group in comparison.groups if group.tested and group.accuracies("robust")]
+    if tested:
+        return _portrait(tested[0])
+    states = ", ".join(
+        f"{group.label}: {group.partial or 'no attack evaluated'}" for group in comparison.groups
+    )
+    return "Not finished yet", f"No run has a test result so far ({states})."
+
+
+def _finding(base: Group, focus: Group) -> tuple[str, str]:
+    before, after = base.stat("robust", "worst"), focus.stat("robust", "worst")
+    average, average_after = base.stat("robust", "average"), focus.stat("robust", "average")
+    if not (before and after and average and average_after):
+        return _portrait(focus)
+    change = after.mean - before.mean
+    verb = "lifts" if change > 0 else "lowers" if change < 0 else "leaves"
+    first = (
+        f"{focus.label} {verb} the worst class from {percent(before.mean)} to {percent(after.mean)}{NARROW}%"
+    )
+    if change == 0:
+        first = f"{focus.label} leaves the worst class at {percent(after.mean)}{NARROW}%"
+    moved = average_after.mean - average.mean
+    path = f"{percent(average.mean)} to {percent(average_after.mean)}{NARROW}%"
+    if points(moved) == "0.0":
+        price = f"The average stays at {percent(average_after.mean)}{NARROW}%."
+    elif change > 0 > moved:
+        price = f"The price is {percent(-moved)} points of the average, from {path}."
+    else:
+        price = (
+            f"The average {'rises' if moved > 0 else 'falls'} by {percent(abs(moved))} points, from {path}."
+        )
+    second = f"Accuracy under attack, compared with {base.label}. {price}"
+    if change and _overlap(before, after):
+        second += " The intervals of the two worst classes overlap: this difference may be chance."
+    return first, second
+
+
+def _overlap(a: Stat, b: Stat) -> bool:
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.low <= b.high and b.low <= a.high
+
+
+def _portrait(group: Group) -> tuple[str, str]:
+    average, worst = group.stat("robust", "average"), group.stat("robust", "worst")
+    if average is None or worst is None:
+        return group.label, ""
+    name = group.worst_class("robust")
+    first = f"{group.label} holds {percent(average.mean)}{NARROW}% on average, {percent(worst.mean)}{NARROW}% in the worst class"
+    second = f"Robust accuracy under attack; the worst class is {name}."
+    return first, second
+
+
+def run_state(run: Run) -> str:
+    """'finished', or how far an unfinished run got."""
+    done, planned = run.epochs
+    if run.finished:
+        return "finished"
+    return f"unfinished: epoch {done}" + (f" of {planned}" if planned else "")
