@@ -1,5 +1,6 @@
 """Data: the paper's data sets by name, and the sources that turn indices into batches of pixels."""
 
+from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance
 from cfol_fast.data.registry import DataSpec, load, names, spec
 from cfol_fast.data.resident import ResidentSource
