@@ -1,0 +1,165 @@
+"""`cfol-fast reproduce`: the paper's tables and figures, each one command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cfol_fast.errors import InputError
+
+NAME = "reproduce"
+HELP = (
+    "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers"
+)
+DESCRIPTION = """\
+Carries out recipes: each is a table or figure of the paper. Runs are kept in OUT/runs under the hash of their configuration and
+shared between recipes; what is there is not trained again, and what was interrupted continues. Written are OUT/NAME/table.md,
+table.tex, table.json, the figures and report.html, with the paper's numbers, the differences and the seeds.
+
+--scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the embedded images, or on a folder
+of images given with --data.
+
+examples:
+  cfol-fast reproduce --list                                   what there is, and what it costs
+  cfol-fast reproduce cifar10 --data ~/data --parallel         the main table, one run per GPU
+  cfol-fast reproduce cifar10 --scale mini                     without a GPU
+  cfol-fast reproduce larger-models --data ~/data --checkpoint erm=cifar_linf_8.pt
+  cfol-fast reproduce all --scale mini --out results/mini      every table and figure
+  cfol-fast reproduce --index results                          rewrite results/README.md from the stored tables
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "recipes",
+        nargs="*",
+        metavar="NAME",
+        help="recipes by name (see --list), 'all', or a recipe file of your own (.toml)",
+    )
+    parser.add_argument("--list", action="store_true", help="one line a recipe: name, runs, cost, what it is")
+    parser.add_argument("--scale", default="paper", choices=("paper", "mini"), help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where runs and tables go (default: reproduction/SCALE)"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="the folder with the data sets; at the mini scale a folder of images",
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="fetch data sets that are missing, where they can be fetched"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        action="append",
+        default=[],
+        metavar="COLUMN=FILE",
+        help="a trained model for a column, such as erm=cifar_linf_8.pt for larger-models",
+    )
+    parser.add_argument(
+        "--parallel",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="N",
+        help="runs at a time, one per GPU; alone: as many as there are GPUs",
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show which runs there are and which are missing, and stop"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="continue interrupted runs although the thread count or the instructions changed",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress of the runs")
+    parser.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help="write DIR/README.md from the tables stored below DIR, and stop",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from cfol_fast.recipes.index import write_index
+    from cfol_fast.recipes.recipe import list_recipes
+    from cfol_fast.recipes.reproduction import reproduce
+
+    if args.index is not None:
+        print(write_index(args.index))
+        return 0
+    if args.list:
+        _list(args)
+        return 0
+    if not args.recipes:
+        raise InputError("name a recipe, or 'all' (cfol-fast reproduce --list shows them)")
+    names = [name for given in args.recipes for name in (list_recipes() if given == "all" else [given])]
+    if args.dry_run:
+        _dry_run(names, args)
+        return 0
+    written = reproduce(
+        list(dict.fromkeys(names)),
+        args.scale,
+        args.out,
+        args.data,
+        args.parallel,
+        checkpoints=_checkpoints(args.checkpoint),
+        device=args.device,
+        download=args.download,
+        force=args.force,
+        quiet=args.quiet,
+    )
+    if len(written) == 1:
+        print((written[0] / "table.md").read_text(encoding="utf-8"))
+    return 0
+
+
+def _checkpoints(given: list[str]) -> dict[str, Path]:
+    found = {}
+    for text in given:
+        column, equals, path = text.partition("=")
+        if not equals or not column or not path:
+            raise InputError(f"--checkpoint takes COLUMN=FILE, got {text!r}; example: erm=cifar_linf_8.pt")
+        found[column] = Path(path)
+    return found
+
+
+def _list(args: argparse.Namespace) -> None:
+    """The recipe's name first, so that a script can read it."""
+    from cfol_fast.recipes import paper
+    from cfol_fast.recipes.cost import estimate
+    from cfol_fast.recipes.planning import plan
+    from cfol_fast.recipes.recipe import list_recipes, load_recipe
+    from cfol_fast.recipes.reproduction import default_out
+
+    out = args.out or default_out(args.scale)
+    rows = []
+    for name in list_recipes():
+        made = plan(load_recipe(name), args.scale, args.data)
+        jobs, missing = made.jobs(), made.missing(out)
+        done = f", {len(jobs) - len(missing)} there" if len(missing) < len(jobs) else ""
+        runs = f"{len(jobs)} run{'s' if len(jobs) != 1 else ''}{done}"
+        rows.append((name, runs, estimate(made), f"{paper.reference(name)}: {made.recipe.title}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        print("  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]))
+
+
+def _dry_run(names: list[str], args: argparse.Namespace) -> None:
+    from cfol_fast.recipes.planning import plan
+    from cfol_fast.recipes.recipe import load_recipe
+    from cfol_fast.recipes.reproduction import default_out
+
+    out = args.out or default_out(args.scale)
+    seen: dict[str, bool] = {}
+    for name in names:
+        made = plan(load_recipe(name), args.scale, args.data)
+        for job in made.jobs():
+            if job.name not in seen:
+                seen[job.name] = job.finished(out)
+                settings = ", ".join(f"{key}={value}" for key, value in job.settings.items())
+                print(f"{'there  ' if seen[job.name] else 'missing'}  {job.name}  {settings}")
+    print(f"{len(seen)} runs, {sum(not there for there in seen.values())} missing, in {out / 'runs'}")

@@ -1,0 +1,137 @@
+"""Evaluations that training did not make: another attack on a run's checkpoint, and checkpoints given by path."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
+from cfol_fast.recipes.planning import Cell, Plan
+from cfol_fast.recipes.pretrained import load_pretrained
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cfol_fast.data import ImageData
+    from cfol_fast.training.config import TrainConfig
+
+Say = Callable[[str], None]
+
+
+def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> None:
+    """Finds out before anything is trained whether the evaluations can be made at all."""
+    there = importlib.util.find_spec("pyautoattack") is not None
+    for cell in plan.cells:
+        wanted = cell.attack is not None and cell.attack["kind"] == "autoattack"
+        if wanted and not there and not _done(plan, cell, out):
+            raise InputError(
+                f"recipe {plan.recipe.name} needs AutoAttack: pip install 'cfol_fast[autoattack]'"
+            )
+        if cell.checkpoint is not None:
+            _pretrained(plan, cell, load)
+
+
+def _done(plan: Plan, cell: Cell, out: Path) -> bool:
+    assert cell.attack is not None
+    return all(
+        evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint).exists() for job in cell.jobs
+    )
+
+
+def _pretrained(
+    plan: Plan, cell: Cell, load: Callable[[TrainConfig], ImageData]
+) -> tuple[nn.Module, ImageData, TrainConfig]:
+    from cfol_fast.recipes.planning import configure
+    from cfol_fast.training import complete
+
+    assert cell.checkpoint is not None
+    assert cell.entry.pretrained is not None
+    config = complete(configure(plan.recipe, cell.block, cell.entry, plan.scale, plan.root))
+    bundle = load(config)
+    path = cell.checkpoint.expanduser()
+    name = config.model.name or cell.entry.pretrained.model
+    model = load_pretrained(path, name, len(bundle.classes), bundle.size[0], bundle.channels)
+    return model, bundle, config
+
+
+def evaluate_all(
+    plan: Plan, out: Path, device: str, load: Callable[[TrainConfig], ImageData], say: Say
+) -> None:
+    """Makes every evaluation that is not there yet; each is written at once, so that an interruption loses one at most."""
+    for cell in plan.cells:
+        if cell.checkpoint is not None and not (file := pretrained_path(out, cell)).exists():
+            say(f"testing {cell.checkpoint}")
+            model, bundle, config = _pretrained(plan, cell, load)
+            attack = cell.attack or {"kind": "pgd", "steps": config.test.steps, "step": config.test.step}
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _write(file, model, bundle, config, attack, device)
+        if cell.attack is None or cell.checkpoint is not None:
+            continue
+        for job in cell.jobs:
+            file = evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint)
+            if file.exists():
+                continue
+            say(f"testing {job.name} with {cell.attack['kind']}")
+            _write(
+                file,
+                _trained(job.folder(out), plan.recipe.checkpoint, device),
+                load(job.config),
+                job.config,
+                cell.attack,
+                device,
+            )
+
+
+def _trained(folder: Path, checkpoint: str, device: str) -> nn.Module:
+    from cfol_fast.training import load
+    from cfol_fast.training.environment import choose_device
+
+    path = folder / "checkpoints" / f"{checkpoint}.pt"
+    if not path.exists():
+        raise InputError(
+            f"{path} is not there (results without checkpoints cannot be tested with another attack): remove {folder} to train it again"
+        )
+    return load(path, choose_device(device))
+
+
+def _write(
+    file: Path, model: nn.Module, bundle: ImageData, config: TrainConfig, attack: dict[str, Any], device: str
+) -> None:
+    import torch
+
+    from cfol_fast import data, evaluation
+    from cfol_fast.training.environment import choose_device
+
+    where = choose_device(device)
+    images = bundle.test
+    limit = attack.get("images_per_class")
+    if limit is not None:
+        chosen = [torch.nonzero(images.labels == c).flatten()[:limit] for c in range(len(bundle.classes))]
+        images = images.subset(torch.cat(chosen).sort().values)
+    source = data.ResidentSource(images, size=bundle.size, device=where)
+    params = {key: value for key, value in attack.items() if key != "images_per_class"}
+    params.setdefault("eps", config.test.eps)
+    if params["kind"] == "pgd":
+        params.setdefault("steps", config.test.steps)
+        params.setdefault("step", 2.5 * params["eps"] / params["steps"])
+    report = evaluation.evaluate(
+        model.to(where).eval(),
+        source,
+        attack=params,
+        num_classes=len(bundle.classes),
+        class_names=list(bundle.classes),
+        batch_size=config.test.batch_size,
+        device=where,
+    )
+    result = report.to_json()
+    result = {
+        **result,
+        "attack": {**params, "images_per_class": limit} if limit else params,
+        "dataset": config.data.name,
+    }
+    atomic.write_json(file, json.loads(json.dumps(result)))

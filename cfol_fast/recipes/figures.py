@@ -1,0 +1,159 @@
+"""The paper's figures from a recipe's table, as descriptions that the report draws (SVG on the page, PNG beside it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cfol_fast.recipes.recipe import Figure as Wanted
+from cfol_fast.reporting.charts import BarChart, Bars, Chart, Figure, Line, LineChart, Rule
+from cfol_fast.reporting.runs import load_run
+from cfol_fast.reporting.wording import percent
+
+MANY = 30  # as in the report: more classes than this are thin columns in the order of their accuracy
+COLOURS = {"erm": 0, "cfol": 1, "lcvar": 2, "fol": 3, "trades": 5, "two-run": 6, "clean": 7}
+
+
+def build(figures: Sequence[Wanted], table: Mapping[str, Any], out: Path) -> list[Figure]:
+    """One picture for each figure of the recipe, with a row of panels a block."""
+    return [_figure(wanted, table, out) for wanted in figures]
+
+
+def _figure(wanted: Wanted, table: Mapping[str, Any], out: Path) -> Figure:
+    makers = {"bars": _bars, "sorted": _sorted, "distribution": _distribution, "epochs": _epochs}
+    charts: list[Chart] = []
+    blocks = _different(table["blocks"])
+    for block in blocks:
+        entries = {entry["name"]: entry for entry in block["entries"]}
+        charts += makers[wanted.kind](wanted, block["title"] if len(blocks) > 1 else "", entries, out)
+    seeds = max((len(e["seeds"]) for b in blocks for e in b["entries"]), default=1)
+    spread = (
+        "; error bars: one standard deviation over the seeds"
+        if seeds > 1 and wanted.kind in ("bars", "distribution")
+        else ""
+    )
+    caption = f"In percent{spread}." + (
+        f" {table['paper']} of the paper: {table['caption']}" if table["caption"] else ""
+    )
+    return Figure(wanted.name, wanted.title, caption, charts, _legend(charts, wanted), pair=len(charts) > 1)
+
+
+def _different(blocks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Blocks that show the same numbers (the mini scale's one data set for several of the paper's) are drawn once."""
+    found: list[Mapping[str, Any]] = []
+    for block in blocks:
+        if not any(_numbers(block) == _numbers(other) for other in found):
+            found.append(block)
+    return found
+
+
+def _numbers(block: Mapping[str, Any]) -> list[Any]:
+    return [(entry["name"], entry["per_class"]) for entry in block["entries"]]
+
+
+def _legend(charts: Sequence[Chart], wanted: Wanted) -> list[tuple[str, int | None, bool]]:
+    if wanted.kind != "sorted":
+        return []
+    lines = [line for chart in charts if isinstance(chart, LineChart) for line in chart.lines]
+    return list(dict.fromkeys((line.name, line.colour, False) for line in lines))
+
+
+def _title(place: str, entry: Mapping[str, Any], what: str) -> str:
+    kind = {"clean": "clean accuracy", "robust": "robust accuracy", "p": "probability"}[what]
+    seeds = f", {len(entry['seeds'])} seeds" if len(entry["seeds"]) > 1 else ""
+    return f"{place + ': ' if place else ''}{entry['title']}, {kind}{seeds}"
+
+
+def _colour(entry: Mapping[str, Any]) -> int:
+    return COLOURS.get(str(entry["method"]), 4)
+
+
+def _bars(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
+    leader = entries[wanted.order or wanted.panels[0][0]]["per_class"][_kind(wanted, wanted.order)]
+    names = list(leader or {})
+    many = len(names) > MANY
+    if wanted.order or many:
+        names.sort(key=lambda name: leader[name][0])
+    charts: list[Chart] = []
+    for name, what in wanted.panels:
+        entry = entries[name]
+        classes = entry["per_class"][what]
+        if not classes:
+            continue
+        values = [classes[c][0] for c in names]
+        spread = [classes[c][1] for c in names]
+        low = [None if d is None else max(0.0, v - d) for v, d in zip(values, spread, strict=True)]
+        high = [None if d is None else min(1.0, v + d) for v, d in zip(values, spread, strict=True)]
+        average, worst = sum(values) / len(values), min(values)
+        rules = [
+            Rule(average, f"average {percent(average)}", "average"),
+            Rule(worst, f"worst {percent(worst)}", "worst"),
+        ]
+        bars = [Bars(what, _colour(entry), list(values), low, high)]
+        charts.append(BarChart(_title(place, entry, what), names, bars, rules, columns=many, limit=1.0))
+    return charts
+
+
+def _kind(wanted: Wanted, name: str | None) -> str:
+    return next((what for entry, what in wanted.panels if entry == name), wanted.panels[0][1])
+
+
+def _sorted(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
+    """Every model's class accuracies from its worst to its best class: where the curves cross, the gain ends."""
+    lines = []
+    for name, what in wanted.panels:
+        entry = entries[name]
+        values = sorted(value[0] for value in (entry["per_class"][what] or {}).values())
+        if values:
+            x = [float(i + 1) for i in range(len(values))]
+            lines.append(Line(entry["title"], _colour(entry), x, values, strong=True, label=entry["title"]))
+    return [LineChart(place, lines, "classes, worst first", limit=1.0)] if lines else []
+
+
+def _distribution(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
+    charts: list[Chart] = []
+    for name, what in wanted.panels:
+        entry = entries[name]
+        for run in [load_run(out / "runs" / folder) for folder in entry["runs"][:1]]:
+            rows = [row for row in run.train if row.get("p")]
+            if not rows:
+                continue
+            p = [float(value) for value in rows[-1]["p"]]
+            nothing: list[float | None] = [None] * len(p)
+            uniform = Rule(1 / len(p), f"uniform {percent(1 / len(p))}", "reference")
+            bars = [Bars("p", _colour(entry), list(p), nothing, nothing)]
+            charts.append(
+                BarChart(
+                    _title(place, entry, what),
+                    run.classes,
+                    bars,
+                    [uniform],
+                    columns=len(p) > MANY,
+                    numbers=len(p) <= MANY,
+                )
+            )
+    return charts
+
+
+def _epochs(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
+    """Up to the epoch of the kept checkpoint, as in the paper."""
+    charts: list[Chart] = []
+    for name, what in wanted.panels:
+        entry = entries[name]
+        for run in [load_run(out / "runs" / folder) for folder in entry["runs"][:1]]:
+            last = run.checkpoints.get("best-average", {}).get("epoch") or float("inf")
+            rows = [row for row in run.validation if row[what] and row["epoch"] <= last]
+            lines = []
+            for c in run.classes:
+                x, y = [float(row["epoch"]) for row in rows], [row[what].per_class[c] for row in rows]
+                if x:
+                    lines.append(Line(c, None, x, y, label=c if len(run.classes) <= MANY else ""))
+            weakest = sorted(lines, key=lambda line: line.y[-1])[: -(-len(lines) // 5)]
+            lines = [line for line in lines if line not in weakest] + [
+                Line(w.name, _colour(entry), w.x, w.y, strong=True, label=f"{w.name} {percent(w.y[-1])}")
+                for w in weakest
+            ]
+            if lines:
+                charts.append(LineChart(_title(place, entry, what), lines, "epoch", limit=1.0))
+    return charts

@@ -1,0 +1,233 @@
+"""From a recipe to runs: which configurations it needs, in which folders they live, and which are missing.
+
+A run is known by the hash of its completed configuration without what only says where it is carried out. So two recipes that
+need the same run share its folder, however each of them spelled the settings, and a reproduction that was interrupted, or
+starts again with another recipe, trains only what is not there yet.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cfol_fast.errors import InputError
+from cfol_fast.recipes.recipe import SCALES, Block, Entry, Recipe
+from cfol_fast.recipes.toml_files import read_toml
+
+if TYPE_CHECKING:
+    from cfol_fast.training.config import TrainConfig
+
+# Where a run is carried out and how often it saves: not what is computed. The test attack's batch size is of this kind too.
+INCIDENTAL = ("out", "device", "data.root", "data.download", "data.beton", "compile", "test.batch_size")
+INCIDENTAL_GROUPS = ("checkpoint.",)
+
+
+@cache
+def scales() -> dict[str, Any]:
+    return read_toml(Path(__file__).with_name("scales.toml"))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run. `settings` is what tells it from the defaults, and what its name's hash is made of."""
+
+    name: str
+    config: TrainConfig = field(compare=False, hash=False)
+    settings: dict[str, Any] = field(compare=False, hash=False)
+
+    def folder(self, out: Path) -> Path:
+        return out / "runs" / self.name
+
+    def finished(self, out: Path) -> bool:
+        return (self.folder(out) / "result.json").exists()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one column of one block shows: runs over seeds, or a checkpoint given by path."""
+
+    block: Block
+    entry: Entry
+    jobs: list[Job]
+    attack: dict[str, Any] | None  # the test attack, when it is not the runs' own
+    checkpoint: Path | None = None
+    shown: bool = True
+
+    @property
+    def absent(self) -> bool:
+        """True for a column that needs a checkpoint which was not given."""
+        return not self.jobs and self.checkpoint is None
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: Recipe
+    scale: str
+    cells: list[Cell]
+    root: str | None
+
+    def jobs(self) -> list[Job]:
+        """Every run once, in the order of the table; a seed of every column comes before the next seed of any."""
+        depth = max((len(cell.jobs) for cell in self.cells), default=0)
+        found: dict[str, Job] = {}
+        for i in range(depth):
+            for cell in self.cells:
+                for job in cell.jobs[i : i + 1]:
+                    found.setdefault(job.name, job)
+        return list(found.values())
+
+    def missing(self, out: Path) -> list[Job]:
+        return [job for job in self.jobs() if not job.finished(out)]
+
+    def cell(self, block: str, entry: str) -> Cell | None:
+        return next((c for c in self.cells if (c.block.name, c.entry.name) == (block, entry)), None)
+
+
+def plan(
+    recipe: Recipe,
+    scale: str = "paper",
+    data: str | Path | None = None,
+    checkpoints: Mapping[str, Path] | None = None,
+    device: str = "auto",
+    download: bool = False,
+) -> Plan:
+    """Which runs `recipe` needs at `scale`. `data`: the folder with the data sets, or at the mini scale a folder of images."""
+    if scale not in SCALES:
+        raise InputError(f"the scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    given = dict(checkpoints or {})
+    takers = [entry.name for entry in recipe.entries if entry.pretrained]
+    for name in given:
+        if name not in takers:
+            known = f"it takes one for {', '.join(takers)}" if takers else "it takes none"
+            raise InputError(f"recipe {recipe.name} has no column {name!r} that takes a checkpoint: {known}")
+    root = None if data is None else str(data)
+    cells = []
+    hidden = [recipe.reference] if recipe.reference and scale == "mini" else []
+    for block in recipe.blocks:
+        for entry in [*recipe.shown(scale), *hidden]:
+            cells.append(
+                _cell(recipe, block, entry, scale, root, given, device, download, entry not in hidden)
+            )
+    return Plan(recipe, scale, cells, root)
+
+
+def _cell(
+    recipe: Recipe,
+    block: Block,
+    entry: Entry,
+    scale: str,
+    root: str | None,
+    given: Mapping[str, Path],
+    device: str,
+    download: bool,
+    shown: bool,
+) -> Cell:
+    attack = block.attack or recipe.attack
+    rules = scale_rules(scale, root)
+    if attack is not None:
+        attack = _scaled_attack(attack, rules)
+    jobs: list[Job] = []
+    checkpoint = given.get(entry.name) if entry.pretrained else None
+    if checkpoint is None and not (entry.pretrained and entry.pretrained.required and scale == "paper"):
+        for seed in recipe.seeds_at(scale):
+            config = configure(recipe, block, entry, scale, root)
+            config.seed, config.device, config.data.download = seed, device, download
+            jobs.append(job(config))
+    return Cell(block, entry, jobs, attack, checkpoint, shown)
+
+
+def scale_rules(scale: str, root: str | None) -> dict[str, Any]:
+    """How settings are translated at this scale (`scales.toml`)."""
+    rules: dict[str, Any] = scales()["mini-folder" if scale == "mini" and root else scale]
+    return rules
+
+
+def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> TrainConfig:
+    """The training configuration of one column, before its open fields are filled in."""
+    from cfol_fast.training.config import TrainConfig, assign
+
+    rules = scale_rules(scale, root)
+    config = TrainConfig()
+    for table in (recipe.run, block.run, entry.run):
+        for key, value in table.items():
+            assign(config, key, value)
+    if "eta" in config.params:
+        config.params["eta"] = _times(config.params["eta"], rules["eta_times"])
+    for name, value in rules["params"].get(config.method, {}).items():
+        config.params.setdefault(name, value)
+    if scale == "mini":
+        # The step size follows the radius, as the paper scales it for 12/255.
+        config.attack.step = None
+    if config.attack.eps is not None:
+        config.attack.eps = _times(config.attack.eps, rules["eps_times"])
+    tables = [rules["run"]] + ([recipe.mini, block.mini, entry.mini] if scale == "mini" else [])
+    for table in tables:
+        for key, value in table.items():
+            assign(config, key, value)
+    config.data.root = root
+    return config
+
+
+def _times(value: float, factor: float) -> float:
+    """A product without the noise of its last digits, so that 2e-6 * 50 is the run with 1e-4."""
+    return float(f"{value * factor:.12g}")
+
+
+def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+    from cfol_fast.training.config import parse_number
+
+    attack = dict(attack)
+    for key in ("eps", "step"):
+        if key in attack:
+            value = attack[key]
+            attack[key] = _times(parse_number(value) if isinstance(value, str) else value, rules["eps_times"])
+    if attack.get("kind") == "autoattack" and "autoattack_images_per_class" in rules:
+        attack["images_per_class"] = rules["autoattack_images_per_class"]
+    return attack
+
+
+def job(config: TrainConfig) -> Job:
+    """The run of a configuration: completed, identified, named."""
+    from cfol_fast.training.defaults import complete
+
+    completed = complete(copy.deepcopy(config))
+    settings = identity(completed)
+    text = json.dumps(settings, sort_keys=True)
+    short = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return Job(f"{completed.data.name}-{completed.method}-seed{completed.seed}-{short}", completed, settings)
+
+
+def identity(completed: TrainConfig) -> dict[str, Any]:
+    """What is computed: every setting that is not at the configuration's own default.
+
+    Fields at their default are left out, so that a field added to the configuration later does not orphan the runs there are.
+    """
+    from cfol_fast.training.config import TrainConfig, to_dict
+
+    defaults = dict(_leaves(to_dict(TrainConfig())))
+    found = {}
+    for key, value in _leaves(to_dict(completed)):
+        if key in INCIDENTAL or key.startswith(INCIDENTAL_GROUPS):
+            continue
+        if value is None or (
+            key in defaults and defaults[key] == value and key not in ("method", "data.name", "seed")
+        ):
+            continue
+        found[key] = float(f"{value:.12g}") if isinstance(value, float) else value
+    if completed.data.name == "folder":
+        found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
+    return found
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,156 @@
+"""`reproduce`: plan, check everything, train what is missing, test, and write the table and the figures."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.recipes import evaluating, figures, render, runner, table
+from cfol_fast.recipes.planning import Job, Plan, plan
+from cfol_fast.recipes.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from cfol_fast.data import ImageData
+    from cfol_fast.training.config import TrainConfig
+
+Say = Callable[[str], None]
+
+
+def default_out(scale: str) -> Path:
+    return Path("reproduction") / scale
+
+
+def reproduce(
+    names: str | Path | Sequence[str | Path],
+    scale: str = "paper",
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    parallel: int | None = None,
+    *,
+    checkpoints: Mapping[str, str | Path] | None = None,
+    device: str = "auto",
+    download: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    say: Say = print,
+) -> list[Path]:
+    """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex, .json and figures.
+
+    Runs are shared through `out`/runs; what is there already is not trained again. parallel: so many runs at a time, 0 for one
+    a GPU. checkpoints: column -> file, for recipes that compare with a model from elsewhere. force: continue interrupted runs
+    although the thread count or the instructions changed.
+    """
+    chosen = [names] if isinstance(names, (str, Path)) else list(names)
+    folder = Path(out).expanduser() if out is not None else default_out(scale)
+    given = {name: Path(path) for name, path in (checkpoints or {}).items()}
+    plans = [
+        plan(load_recipe(name), scale, data, _for(name, given, len(chosen)), device, download)
+        for name in chosen
+    ]
+    loader = Loader()
+    environments = runner.workers(parallel, device)
+    for item in plans:
+        check(item, folder, loader)
+    jobs = _union(plans)
+    missing = [job for job in jobs if not job.finished(folder)]
+    say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
+    runner.run_all(jobs, folder, environments, force, quiet, say)
+    written = []
+    for name, item in zip(chosen, plans, strict=True):
+        evaluating.evaluate_all(item, folder, device, loader, say)
+        written.append(write(item, folder, command_line(name, scale, folder, data, given)))
+        say(f"{item.recipe.name}: {written[-1] / 'table.md'}")
+    return written
+
+
+def _for(name: str | Path, given: dict[str, Path], count: int) -> dict[str, Path]:
+    """Among several recipes a checkpoint goes to those that have such a column; to a single one all go, and it may object."""
+    if count == 1:
+        return given
+    takers = {entry.name for entry in load_recipe(name).entries if entry.pretrained}
+    return {key: path for key, path in given.items() if key in takers}
+
+
+def _union(plans: Sequence[Plan]) -> list[Job]:
+    found: dict[str, Job] = {}
+    for item in plans:
+        for job in item.jobs():
+            found.setdefault(job.name, job)
+    return list(found.values())
+
+
+class Loader:
+    """Data sets by what is asked of them, read once; several runs and checks want the same one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], ImageData] = {}
+
+    def __call__(self, config: TrainConfig) -> ImageData:
+        from cfol_fast import data
+
+        key = (config.data.name, config.data.root)
+        if key not in self._found:
+            self._found[key] = data.load(
+                config.data.name, root=config.data.root, download=config.data.download
+            )
+        return self._found[key]
+
+
+def check(item: Plan, out: Path, load: Loader) -> None:
+    """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages, the folder."""
+    from cfol_fast import models
+
+    for job in item.jobs():
+        if job.finished(out):
+            continue
+        try:
+            bundle = load(job.config)
+        except (InputError, FileNotFoundError) as error:
+            raise InputError(
+                f"recipe {item.recipe.name} needs the data set {job.config.data.name}: {error}"
+                + (
+                    ""
+                    if item.root
+                    else " (--data DIR says where it is, --download fetches what can be fetched)"
+                )
+            ) from None
+        models.create(job.config.model.name or "", len(bundle.classes), bundle.size[0], bundle.channels)
+    evaluating.check(item, out, load)
+    try:
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror or error}") from None
+
+
+def command_line(
+    name: str | Path, scale: str, out: Path, data: str | Path | None, given: Mapping[str, Path]
+) -> str:
+    """The command that makes this table, for its foot."""
+    words = ["cfol-fast", "reproduce", str(name), "--scale", scale, "--out", str(out)]
+    words += ["--data", str(data)] if data is not None else []
+    for column, path in given.items():
+        words += ["--checkpoint", f"{column}={path}"]
+    return shlex.join(words)
+
+
+def write(item: Plan, out: Path, command: str) -> Path:
+    """Table, figures and page of a recipe whose runs are all there."""
+    from cfol_fast.recipes.page import write_page
+    from cfol_fast.reporting import png
+
+    folder = out / item.recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
+    made = table.build(item, out, command)
+    drawn = figures.build(item.recipe.figures, made, out)
+    made["figures"] = [figure.key for figure in drawn]
+    atomic.write_json(folder / table.NAME, made)
+    atomic.write_text(folder / "table.md", render.markdown(made))
+    atomic.write_text(folder / "table.tex", render.latex(made))
+    for figure in drawn:
+        png.write(figure, folder / f"{figure.key}.png")
+    write_page(folder)
+    return folder
