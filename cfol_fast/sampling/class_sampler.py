@@ -1,0 +1,134 @@
+"""CFOL, the paper's method: Exp3 over the classes (Algorithm 1), and its reweighted variant (section 4.1).
+
+The adversary keeps one number a class, w. Classes are drawn from p = gamma * base + (1 - gamma) * softmax(w) and an
+example uniformly within its class; every mistake adds eta / p[y] to its class's w. (The paper prints a minus, which would
+favour the easy classes: docs/differences.md.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast import ops, theory
+from cfol_fast.sampling.classes import classes_of, distribution
+from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
+
+
+class ClassSampler(IndexSampler):
+    """Draws the classes that the model gets wrong more often.
+
+    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size, or "theory" (with the
+    mistake bound `C`), or "scaled" (with the number of training `steps`). gamma: the share of `base` in p. prior: the q
+    of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
+    variants UU, EU and EE of the paper's imbalance table are (prior, base). reweight: draw classes uniformly and ask for
+    losses weighted with k * p[y] instead.
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        eta: float | str = 2e-6,
+        gamma: float = 0.5,
+        prior: str | Sequence[float] | Tensor = "uniform",
+        base: str | Sequence[float] | Tensor = "uniform",
+        reweight: bool = False,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        *,
+        num_classes: int | None = None,
+        C: float | None = None,
+        steps: int | None = None,
+    ) -> None:
+        self.gamma = checked_gamma(gamma)
+        self.classes = classes_of(labels, num_classes, device)
+        super().__init__(self.classes.size, seed, self.classes.offsets.device)
+        self.k = self.classes.count
+        self.eta = theory.choose_step_size(eta, self.k, C, steps)
+        self.reweight = reweight
+        self.base = distribution(base, self.classes, "base")
+        self.w = distribution(prior, self.classes, "prior").log()
+        self._uniform = distribution("uniform", self.classes, "uniform")
+        self._drawn: Tensor | None = None
+
+    @property
+    def p(self) -> Tensor:
+        """gamma * base + (1 - gamma) * q: (k,) float64."""
+        return ops.exp3_distribution(self.w, self.base, self.gamma)[0]
+
+    @property
+    def q(self) -> Tensor:
+        """softmax(w): (k,) float64."""
+        return ops.exp3_distribution(self.w, self.base, self.gamma)[1]
+
+    def draw(self, n: int) -> Tensor:
+        classes = self.classes
+        base, gamma = (self._uniform, 1.0) if self.reweight else (self.base, self.gamma)
+        idx, _, self._drawn = ops.exp3_draw(
+            self.w, base, gamma, classes.offsets, classes.members, self.rng, n
+        )
+        return idx
+
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+        """w[y] += eta * loss / p[y], summed over the batch. y: (B,) int64; loss: (B,) in [0, 1] or bool.
+
+        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw); without it that of the latest
+        draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased.
+        """
+        if p is None:
+            p = self._drawn
+            if p is None:
+                raise ValueError(
+                    "update came before any draw: draw(n) a batch first, or pass the p that drew it"
+                )
+        ops.exp3_update_(self.w, p, y, bandit_loss(loss), self.eta, self.fault)
+        self._updates += 1
+
+    def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
+        """The call of the paper's listing: the step size is in the argument already, and p is the current one."""
+        if y.numel() == 0:
+            return
+        p = self._uniform if self.reweight else self.p
+        eta_times_loss = eta_times_loss.to(torch.float32)
+        # The op counts losses in units of 2^-30, too coarse for numbers like 2e-6: give it x / m and p / m instead.
+        largest = eta_times_loss.abs().max().clamp(2.0**-100, 1.0)
+        ops.exp3_update_(self.w, p / largest, y, eta_times_loss / largest, 1.0, self.fault)
+        self._updates += 1
+
+    def ticket(self) -> Tensor | None:
+        return self._drawn
+
+    def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
+        self.update(y, loss, ticket)
+
+    def weight(self, y: Tensor) -> Tensor | None:
+        """k * p[y] in the reweighted variant: (B,) float64; None where the draw already does it."""
+        return self.k * self.p[y] if self.reweight else None
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {
+            "kind": "class",
+            "size": self.size,
+            "eta": self.eta,
+            "gamma": self.gamma,
+            "reweight": self.reweight,
+            "w": self.w.clone(),
+            "base": self.base.clone(),
+            "rng": self.rng.clone(),
+        }
+        return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = checked_state(state, "class", self.size)
+        if state["w"].shape != self.w.shape:
+            raise ValueError(f"the state is of {state['w'].numel()} classes, this sampler has {self.k}")
+        self.eta, self.gamma, self.reweight = state["eta"], state["gamma"], state["reweight"]
+        self.w.copy_(state["w"])
+        self.base = state["base"].to(self.device, copy=True)
+        self.rng.copy_(state["rng"])
+        drawn = state.get("drawn")
+        self._drawn = None if drawn is None else drawn.to(self.device, copy=True)
+        self._updates += 1

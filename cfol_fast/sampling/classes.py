@@ -1,0 +1,101 @@
+"""The classes of a data set: which examples belong to each, and distributions over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast import ops
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The examples of each class: those of class y are `members[offsets[y]:offsets[y + 1]]`.
+
+    `offsets`: (k+1,) int64 and `members`: (N,) int64 are on the sampler's device, `frequencies`: (k,) float64 too.
+    """
+
+    count: int
+    size: int
+    offsets: Tensor
+    members: Tensor
+    frequencies: Tensor
+
+
+def classes_of(
+    labels: Any, num_classes: int | None = None, device: torch.device | str | None = None
+) -> Classes:
+    """Groups a data set by class. `labels`: an int tensor (N,), a sequence, or a data set with `targets` or `labels`.
+
+    Everything that must look at values happens here, once, where the labels are; a meta tensor of labels, which has none,
+    is taken as it is and then needs `num_classes`.
+    """
+    labels = labels_of(labels)
+    device = labels.device if device is None else torch.device(device)
+    size = labels.numel()
+    if labels.is_meta:
+        if num_classes is None:
+            raise ValueError("labels on the meta device hold no values: pass num_classes")
+        k = num_classes
+        offsets = torch.empty(k + 1, dtype=torch.int64, device="meta")
+        members = torch.empty(size, dtype=torch.int64, device="meta")
+    else:
+        if size == 0:
+            raise ValueError("the data set is empty: there is no label to group by")
+        k = int(labels.max()) + 1 if num_classes is None else num_classes
+        offsets, members = ops.group_by_class(labels, k)
+    offsets, members = offsets.to(device), members.to(device)
+    return Classes(k, size, offsets, members, offsets.diff().to(torch.float64) / size)
+
+
+def labels_of(data: Any) -> Tensor:
+    """The labels of a data set as an int64 tensor: (N,)."""
+    if isinstance(data, torch.utils.data.Subset):
+        return labels_of(data.dataset)[torch.as_tensor(data.indices)]
+    if not isinstance(data, Tensor):
+        found = getattr(data, "targets", None)
+        found = getattr(data, "labels", None) if found is None else found
+        if found is None and isinstance(data, torch.utils.data.Dataset):
+            raise TypeError(
+                f"{type(data).__name__} has neither 'targets' nor 'labels': pass its labels as a tensor of shape (N,)"
+            )
+        data = torch.as_tensor(data if found is None else found)
+    if (
+        data.dim() != 1
+        or data.dtype.is_floating_point
+        or data.dtype in (torch.bool, torch.complex64, torch.complex128)
+    ):
+        raise ValueError(
+            f"labels must be integers of shape (N,), got {data.dtype} of shape {tuple(data.shape)}"
+        )
+    return data.to(torch.int64)
+
+
+def distribution(given: str | Sequence[float] | Tensor, classes: Classes, name: str) -> Tensor:
+    """A distribution over the classes: (k,) float64 on their device. "uniform", "empirical" or positive numbers."""
+    device = classes.offsets.device
+    if isinstance(given, str):
+        if given == "uniform":
+            return torch.full((classes.count,), 1 / classes.count, dtype=torch.float64, device=device)
+        if given == "empirical":
+            return classes.frequencies
+        raise ValueError(
+            f"{name} must be 'uniform', 'empirical' or {classes.count} probabilities, got {given!r}"
+        )
+    vector = torch.as_tensor(given, dtype=torch.float64)
+    if vector.shape != (classes.count,):
+        raise ValueError(
+            f"{name} must have {classes.count} entries, one a class, got shape {tuple(vector.shape)}"
+        )
+    if not vector.is_meta:
+        total = float(vector.sum())
+        if not bool((vector > 0).all()) or abs(total - 1) > 1e-4:
+            raise ValueError(
+                f"{name} must be positive and sum to 1, got a sum of {total:g} and a least entry of {float(vector.min()):g}"
+            )
+        vector = vector / total
+    return vector.to(device)

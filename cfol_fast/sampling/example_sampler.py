@@ -1,0 +1,102 @@
+"""FOL (Shalev-Shwartz and Wexler 2016): Exp3 over the N examples instead of the k classes, on a native sum tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast import ops, theory
+from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
+
+
+class ExampleSampler(IndexSampler):
+    """Draws the examples that the model gets wrong more often: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
+
+    n: the number of examples. eta: the adversary's step size, or "theory" (with the mistake bound `C`), or "scaled" (with
+    the number of training `steps`). Draw and update cost O(log n) an example on the CPU.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        eta: float | str = 1e-7,
+        gamma: float = 0.5,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        *,
+        C: float | None = None,
+        steps: int | None = None,
+    ) -> None:
+        self.gamma = checked_gamma(gamma)
+        super().__init__(n, seed, device)
+        self.eta = theory.choose_step_size(eta, n, C, steps, tuned=1e-7)
+        self.tree = ops.sum_tree_new(n, device)
+        self._drawn: Tensor | None = None
+        self._iterated: Tensor | None = (
+            None  # (n,) float64: what each index was last drawn with by an iterator
+        )
+
+    def draw(self, n: int) -> Tensor:
+        idx, self._drawn = ops.sum_tree_draw(self.tree, self.gamma, self.rng, n)
+        if self._iterated is not None:
+            self._iterated[idx] = self._drawn
+        return idx
+
+    def update(self, idx: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+        """w[i] += eta * loss / p for each drawn example i; one that was drawn twice gains twice. loss: (B,) in [0, 1] or bool.
+
+        `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); without it, that of the latest
+        draw, or, after iterating as a torch sampler, the one each index was last drawn with.
+        """
+        if p is None:
+            p = self._latest(idx)
+        ops.sum_tree_update_(self.tree, idx, bandit_loss(loss), p, self.eta, self.fault)
+        self._updates += 1
+
+    def _latest(self, idx: Tensor) -> Tensor:
+        if self._iterated is not None:
+            return self._iterated[idx]
+        if self._drawn is None:
+            raise ValueError("update came before any draw: draw(n) a batch first, or pass the p that drew it")
+        if self._drawn.shape != idx.shape:
+            raise ValueError(
+                f"the latest draw was of {self._drawn.numel()} examples, the update is of {idx.numel()}: "
+                "pass the p that drew them"
+            )
+        return self._drawn
+
+    def __iter__(self) -> Iterator[int]:
+        # A loader asks for a batch in several draws, and later for more: remember the p of each index until its update.
+        if self._iterated is None:
+            self._iterated = torch.zeros(self.size, dtype=torch.float64, device=self.device)
+        return super().__iter__()
+
+    def ticket(self) -> Tensor | None:
+        return self._drawn
+
+    def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
+        self.update(idx, loss, ticket)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {
+            "kind": "example",
+            "size": self.size,
+            "eta": self.eta,
+            "gamma": self.gamma,
+            "rng": self.rng.clone(),
+            "tree": [t.clone() for t in self.tree],
+        }
+        return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = checked_state(state, "example", self.size)
+        self.eta, self.gamma = state["eta"], state["gamma"]
+        self.rng.copy_(state["rng"])
+        for mine, theirs in zip(self.tree, state["tree"], strict=True):
+            mine.copy_(theirs)
+        drawn = state.get("drawn")
+        self._drawn = None if drawn is None else drawn.to(self.device, copy=True)
+        self._updates += 1

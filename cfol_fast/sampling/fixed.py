@@ -1,0 +1,108 @@
+"""Samplers that learn nothing: uniform without replacement (ERM), and a fixed class distribution (the two-run baseline)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast import ops
+from cfol_fast.sampling.classes import classes_of, distribution
+from cfol_fast.sampling.index_sampler import IndexSampler, checked_gamma, checked_state
+
+
+class UniformSampler(IndexSampler):
+    """Every example once an epoch, in a new order each time; a batch may reach across the end of an epoch.
+
+    n: the number of examples.
+    """
+
+    def __init__(self, n: int, seed: int = 0, device: torch.device | str | None = None) -> None:
+        super().__init__(n, seed, device)
+        self._position = 0
+
+    def draw(self, n: int) -> Tensor:
+        if n < 0:
+            raise ValueError(f"n must be at least 0, got {n}")
+        parts = []
+        while True:
+            count = min(n, self.size - self._position)
+            parts.append(ops.permutation(self.rng, self.size, self._position, count))
+            self._position += count
+            n -= count
+            if self._position == self.size:  # the step in the random state is the epoch
+                self.rng[1] += 1
+                self._position = 0
+            if n == 0:
+                return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def update(self, y: Tensor, loss: Tensor) -> None:
+        """There is nothing to learn."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kind": "uniform", "size": self.size, "rng": self.rng.clone(), "position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = checked_state(state, "uniform", self.size)
+        self.rng.copy_(state["rng"])
+        self._position = state["position"]
+
+
+class FixedClassSampler(IndexSampler):
+    """Classes i.i.d. from one distribution, then an example uniformly within its class.
+
+    labels: as for `ClassSampler`. p: "uniform", "empirical" or k probabilities.
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        p: str | Sequence[float] | Tensor = "uniform",
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        *,
+        num_classes: int | None = None,
+    ) -> None:
+        self.classes = classes_of(labels, num_classes, device)
+        super().__init__(self.classes.size, seed, self.classes.offsets.device)
+        self._p = distribution(p, self.classes, "p")
+        self._w = torch.zeros_like(self._p)
+
+    @property
+    def p(self) -> Tensor:
+        return self._p
+
+    def draw(self, n: int) -> Tensor:
+        # With gamma = 1 nothing but the base is drawn from.
+        return ops.exp3_draw(self._w, self._p, 1.0, self.classes.offsets, self.classes.members, self.rng, n)[
+            0
+        ]
+
+    def update(self, y: Tensor, loss: Tensor) -> None:
+        """There is nothing to learn."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kind": "fixed", "size": self.size, "rng": self.rng.clone(), "p": self._p.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = checked_state(state, "fixed", self.size)
+        if state["p"].shape != self._p.shape:
+            raise ValueError(
+                f"the state is of {state['p'].numel()} classes, this sampler has {self._p.numel()}"
+            )
+        self.rng.copy_(state["rng"])
+        self._p = state["p"].to(self.device, copy=True)
+
+
+def two_run_distribution(accuracies: Sequence[float] | Tensor, gamma: float = 0.5) -> Tensor:
+    """The second run's class distribution in the paper's naive baseline: gamma / k + (1 - gamma) * softmax(-accuracies).
+
+    accuracies: (k,), the robust accuracy of each class, in [0, 1], after a first run.
+    """
+    gamma = checked_gamma(gamma)
+    accuracies = torch.as_tensor(accuracies, dtype=torch.float64)
+    if accuracies.dim() != 1 or not bool(((accuracies >= 0) & (accuracies <= 1)).all()):
+        raise ValueError(f"accuracies must be a vector of numbers in [0, 1], got {accuracies.tolist()}")
+    return gamma / accuracies.numel() + (1 - gamma) * torch.softmax(-accuracies, dim=0)

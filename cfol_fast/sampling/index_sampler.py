@@ -1,0 +1,101 @@
+"""What every sampler is: a source of data set indices that may learn from the mistakes made on them.
+
+The trainer draws (`draw`), keeps what the update will need (`ticket`), and after the step reports which examples were
+wrong (`observe`). None of the three reads a value back from the device. A draw is of the whole, global batch and follows
+from the state alone, so ranks of a distributed run that hold the same state draw the same indices and take slices.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from cfol_fast import ops
+
+
+class IndexSampler(Sampler[int]):
+    """Base of all samplers; also a torch `Sampler`, for a plain `DataLoader` on a data set of one's own.
+
+    As a torch sampler it draws as late as the loader asks: what was drawn ahead (at most `chunk` indices) is thrown away
+    when an update comes in, so with `num_workers=0` every batch is drawn from the distribution after the latest update.
+    A loader with workers prefetches: it asks for `num_workers * prefetch_factor` batches before the first is used, and
+    an update is seen that many batches later. Iterating reads indices back from the device, as a host loader must.
+    """
+
+    chunk = 32
+
+    def __init__(self, size: int, seed: int, device: torch.device | str | None) -> None:
+        if size < 1:
+            raise ValueError(f"a sampler needs at least one example, got {size}")
+        self.size = size
+        self.rng = ops.new_rng(seed, device)
+        self.fault = ops.new_fault(device)
+        self.device = self.rng.device
+        self._updates = 0
+
+    @abstractmethod
+    def draw(self, n: int) -> Tensor:
+        """The next n indices into the data set: (n,) int64 on the sampler's device."""
+
+    def ticket(self) -> Tensor | None:
+        """What drew the latest batch, for `observe` to be given with that batch's mistakes, however late they come."""
+        return None
+
+    def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
+        """Feedback on a batch: loss: (B,) in [0, 1] or bool, of examples idx: (B,) with labels y: (B,)."""
+
+    def weight(self, y: Tensor) -> Tensor | None:
+        """What each example's loss is to be multiplied with: (B,), or None for 1."""
+        return None
+
+    @property
+    def p(self) -> Tensor | None:
+        """The distribution over classes that is drawn from or weighted with: (k,) float64, or None if there is none."""
+        return None
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next draw depends on. An iterator in the middle of a pass is not part of it."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly where the sampler that made `state` stood."""
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        remaining = self.size
+        while remaining:
+            pending = self.draw(min(self.chunk, remaining)).tolist()
+            updates = self._updates
+            for index in pending:
+                yield index
+                remaining -= 1
+                if self._updates != updates:
+                    break
+
+
+def bandit_loss(loss: Tensor) -> Tensor:
+    """Losses as the ops take them: float32 or bool."""
+    return loss if loss.dtype in (torch.float32, torch.bool) else loss.to(torch.float32)
+
+
+def checked_gamma(gamma: float) -> float:
+    if not 0 < gamma <= 1:
+        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+    return float(gamma)
+
+
+def checked_state(state: dict[str, Any], kind: str, size: int) -> dict[str, Any]:
+    """`state`, unless it is of another kind of sampler or another number of examples."""
+    if state.get("kind") != kind:
+        raise ValueError(f"the state is of a {state.get('kind')!r} sampler, not of {kind!r}")
+    if state["size"] != size:
+        raise ValueError(f"the state is of a data set with {state['size']} examples, this one has {size}")
+    return state
