@@ -202,7 +202,16 @@ CFOL_HD float scaled(uint32_t byte) {
   return value * (257.0f / 65536.0f) + value * static_cast<float>(1.0 / 255.0 / 65536.0);
 }
 
-CFOL_HD float to_unit(float v) { return v < 0.0f ? 0.0f : (v > 1.0f ? 1.0f : v); }
+// Clamps to [0, 1] as integers: floats from 0 up are ordered like their bits, and compilers vectorise no float comparison that
+// might trap.
+CFOL_HD float to_unit(float v) {
+  int32_t bits;
+  memcpy(&bits, &v, sizeof bits);
+  bits = bits < 0 ? 0 : bits;
+  bits = bits > 0x3F800000 ? 0x3F800000 : bits;  // 1.0f
+  memcpy(&v, &bits, sizeof bits);
+  return v;
+}
 CFOL_HD float blend(float a, float b, float ratio) { return to_unit(a * ratio + b * (1.0f - ratio)); }
 
 template <int Channels>

@@ -71,15 +71,16 @@ CFOL_SIMD GreySum grey_sum(const Pixel* pixels, int64_t n, int64_t channels, uin
   return total;
 }
 
-// pixels[n] is the one that is not there.
+// pixels[n] is the one that is not there. `out` holds the places first, so that finding them is a loop of its own, in vectors.
 CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation, int32_t height, int32_t width,
                       Pixel* __restrict__ out) {
-  const int32_t none = height * width;
+  const int32_t n = height * width;
   for (int32_t y = 0; y < height; ++y)
     for (int32_t x = 0; x < width; ++x) {
-      const int32_t from = rotated(rotation, x, y, height, width);
-      out[y * width + x] = pixels[from < 0 ? none : from];
+      const int32_t place = rotated(rotation, x, y, height, width);
+      out[y * width + x] = static_cast<Pixel>(place < 0 ? n : place);
     }
+  for (int32_t i = 0; i < n; ++i) out[i] = pixels[out[i]];
 }
 
 template <int Channels, bool ChannelsLast, class Out>
@@ -91,8 +92,8 @@ CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters
   }
   for (int64_t i = 0; i < n; ++i) {
     const Colour c = jittered<Channels>(colour_of<Channels>(pixels[i]), jitter);
-    const bool there = pixels[i] >= kOpaque;
-    store_colour<Channels>({there ? c.red : 0.0f, there ? c.green : 0.0f, there ? c.blue : 0.0f}, out, i, plane);
+    const float there = static_cast<float>(static_cast<int32_t>(pixels[i] >> 31));  // a product, where a branch would not vectorise
+    store_colour<Channels>({c.red * there, c.green * there, c.blue * there}, out, i, plane);
   }
 }
 
