@@ -2,7 +2,8 @@
 
 CUDA kernels are compiled wherever an nvcc is found (CUDA_HOME, PATH, or the nvidia-cuda-nvcc wheel); without one the same
 package is built for the CPU. Environment: CFOL_CUDA=0 forces a CPU build, FORCE_CUDA=1 makes a missing nvcc an error,
-TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX").
+TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX"), CFOL_NO_NVCC_WHEEL=1 passes over the wheel's nvcc, CXX chooses
+the C++ compiler.
 
 ninja drives the build: one build file lists every compile and link step, so that an unchanged source is not compiled again.
 """
@@ -25,13 +26,13 @@ STABLE_ABI = "0x020d000000000000"  # torch >= 2.13
 DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
 CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
-NVCC_FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", "-Xptxas=-v,--warn-on-spills"]
+NVCC_FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", "-Xptxas=--warn-on-spills,--warning-as-error"]
 NVCC_FLAGS += ["-Werror=all-warnings", "--expt-relaxed-constexpr"]
 
 
 def find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    wheels = [str(Path(p, "nvidia", "cu13", "bin", "nvcc")) for p in sys.path]
+    wheels = [] if os.environ.get("CFOL_NO_NVCC_WHEEL") else [str(Path(p, "nvidia/cu13/bin/nvcc")) for p in sys.path]
     candidates = [str(Path(home, "bin", "nvcc"))] if home else []
     candidates += [shutil.which("nvcc") or "", *wheels]
     return next((c for c in candidates if c and Path(c).exists()), None)

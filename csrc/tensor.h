@@ -25,14 +25,16 @@ using torch::stable::Tensor;
 template <class... Parts>
 [[noreturn]] void value_error(const Parts&... parts) {
   std::ostringstream message;
-  (message << "ValueError: " << ... << parts);
+  message << "ValueError: ";
+  (message << ... << parts);
   throw std::runtime_error(message.str());
 }
 
 template <class... Parts>
 [[noreturn]] void type_error(const Parts&... parts) {
   std::ostringstream message;
-  (message << "TypeError: " << ... << parts);
+  message << "TypeError: ";
+  (message << ... << parts);
   throw std::runtime_error(message.str());
 }
 

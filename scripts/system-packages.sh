@@ -2,7 +2,7 @@
 # Installs Debian packages where that is possible without asking: as root or with `sudo -n`, unless CFOL_NO_APT is set.
 # Otherwise it names them and goes on: what needs them says so itself.
 set -u
-packages=(g++ pkg-config libopencv-dev libturbojpeg0-dev chromium)
+packages=(g++ clang pkg-config libopencv-dev libturbojpeg0-dev chromium)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -20,7 +20,7 @@ else
   run=""
 fi
 if [ -z "$run" ]; then
-  echo "system packages that are missing (for FFCV and the browser tests): ${missing[*]}" >&2
+  echo "system packages that are missing (for FFCV, the browser tests and the clang build): ${missing[*]}" >&2
   exit 0
 fi
 echo "installing ${missing[*]} ..."

@@ -1,0 +1,56 @@
+"""One example call of every op, by its name: opcheck, the meta device, torch.compile and the GPU tests run over all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cfol_fast import ops
+
+K, N, B = 5, 40, 12
+
+
+def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
+    """Fresh arguments for each op; what an op writes to is not shared between two calls."""
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(N) % K
+    offsets, members = ops.group_by_class(labels, K)
+    x = torch.rand(3, 3, 6, 6, generator=g)
+    images = torch.randint(0, 256, (N, 8, 8, 3), dtype=torch.uint8, generator=g)
+    idx, y = torch.arange(B) * 3, labels[torch.arange(B) * 3]
+    loss, eps = torch.rand(B, generator=g), torch.full((3,), 0.1)
+    w, base = torch.linspace(-1, 1, K).double(), torch.full((K,), 1 / K).double()
+    chances = torch.full((B,), 1 / N).double()
+    tree = ops.sum_tree_new(N)
+    jitter = (8, 8, 2, True, True, 0.25, 0.25, 0.25, 2.0, 0)
+
+    def rng() -> torch.Tensor:
+        return ops.new_rng(7)
+
+    calls: dict[str, tuple[Any, ...]] = {
+        "pgd_start": (x, 0.0, eps, rng(), False, ops.new_fault()),
+        "pgd_step": (x.clone(), x, x - 0.5, 0.02, 0.1, None, None, False, None),
+        "exp3_distribution": (w, base, 0.5),
+        "exp3_draw": (w, base, 0.5, offsets, members, rng(), B),
+        "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
+        "class_tally": (ops.new_tally(K), y, loss, None),
+        "permutation": (rng(), N, 3, B),
+        "sum_tree_build": (tree.w.clone(),),
+        "sum_tree_draw": (tree.tree, N, 0.5, rng(), B),
+        "sum_tree_update": (tree.tree.clone(), tree.w.clone(), tree.meta.clone(), idx, loss, chances, 0.1, None),
+        "gather_augment": (images, None, idx, rng(), None, 3, *jitter, False, True, None),
+        "augment_parameters": (images, None, idx, rng(), 3, *jitter, None),
+    }
+    return {
+        name: tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
+        for name, arguments in calls.items()
+    }
+
+
+def schema_names() -> set[str]:
+    """The ops that the library defines."""
+    prefix = "cfol_fast::"
+    return {
+        s.name.removeprefix(prefix) for s in torch._C._jit_get_all_schemas() if s.name.startswith(prefix)
+    }
