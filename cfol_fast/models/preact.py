@@ -46,12 +46,14 @@ class PreActResNet(nn.Module):
         super().__init__()
         self.conv1 = conv3x3(in_channels, widths[0])
         inputs = widths[0]
+        stages: list[nn.Sequential] = []
         for number, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
             blocks = []
             for index in range(depth):
                 blocks.append(PreActBlock(inputs, width, stride=2 if number > 1 and index == 0 else 1))
                 inputs = width
-            self.add_module(f"layer{number}", nn.Sequential(*blocks))
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.bn = nn.BatchNorm2d(inputs)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.linear = nn.Linear(inputs, num_classes)

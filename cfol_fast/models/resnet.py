@@ -79,12 +79,14 @@ class ResNet(nn.Module):
         self.conv1 = conv3x3(in_channels, widths[0])
         self.bn1 = nn.BatchNorm2d(widths[0])
         inputs = widths[0]
+        stages: list[nn.Sequential] = []
         for number, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
             blocks = []
             for index in range(depth):
                 blocks.append(block(inputs, width, stride=2 if number > 1 and index == 0 else 1))
                 inputs = width * block.expansion
-            self.add_module(f"layer{number}", nn.Sequential(*blocks))
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.linear = nn.Linear(inputs, num_classes)
 

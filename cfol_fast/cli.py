@@ -1,0 +1,117 @@
+"""The command `cfol-fast`: collects the subcommands, and turns mistakes into one line and an exit status.
+
+0: done. 2: bad input, with one line on stderr. 1: a failure. 128 + n: stopped by signal n, after saving. Each subcommand lives
+beside what it does and is imported only when it is asked for, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cfol_fast._version import __version__
+from cfol_fast.errors import InputError
+
+DESCRIPTION = """\
+Trains image classifiers that hold up under attack in every class, and shows how each class does.
+
+first steps:
+  cfol-fast demo                                        the effect on embedded images, in minutes, with a report page
+  cfol-fast train cfol --dataset cifar10 --data DIR     the paper's method with the paper's recipe
+  cfol-fast report runs/* --out report.html             compare runs
+  cfol-fast COMMAND --help                              what a command does, with examples and defaults
+"""
+
+# name -> (module, its HELP). The line stands here as well so that --help imports nothing; a test holds the two together.
+COMMANDS = {
+    "doctor": ("cfol_fast.doctor", "what was built, what is installed, what this machine can do"),
+    "demo": ("cfol_fast.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
+    "train": ("cfol_fast.training.command", "train a robust classifier with one of the paper's methods"),
+    "eval": ("cfol_fast.evaluation.command", ""),
+    "report": ("cfol_fast.reporting.command", ""),
+    "reproduce": ("cfol_fast.recipes.command", ""),
+    "data": ("cfol_fast.data.command", ""),
+}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """argparse, but a mistake is one line and not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except (InputError, ValueError, TypeError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output left: `cfol-fast ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if os.environ.get("CFOL_FAST_TRACEBACK"):
+            traceback.print_exc()
+        print(f"cfol-fast: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("cfol-fast: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: Exception) -> int:
+    from cfol_fast.training.loop import TrainingFailed
+    from cfol_fast.training.signals import Stopped
+
+    if isinstance(error, Stopped):
+        print(f"cfol-fast: {error}", file=sys.stderr)
+        return 128 + error.signal_number
+    if isinstance(error, TrainingFailed):
+        print(f"cfol-fast: failed: {_one_line(error)}", file=sys.stderr)
+        return 1
+    traceback.print_exc()
+    return 1
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser = OneLineParser(
+        prog="cfol-fast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"cfol-fast {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (module_name, text) in COMMANDS.items():
+        # Only the command that was asked for is imported; of the others the name and the line are enough.
+        module = importlib.import_module(module_name) if name == wanted else None
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=module.DESCRIPTION if module else text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if module is not None:
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    return int(args.run(args) or 0)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Training: `train(config)` from Python, `cfol-fast train` from the command line; `load(run)` gives the model back."""
+
+from cfol_fast.training.config import TrainConfig, assign, from_dict, from_toml, to_dict
+from cfol_fast.training.defaults import complete
+from cfol_fast.training.loading import checkpoint_path, export, load, read_checkpoint
+from cfol_fast.training.loop import Run, TrainingFailed, train
+from cfol_fast.training.run_folder import read_config, read_result
+from cfol_fast.training.signals import Stopped
+
+__all__ = [
+    "Run",
+    "Stopped",
+    "TrainConfig",
+    "TrainingFailed",
+    "assign",
+    "checkpoint_path",
+    "complete",
+    "export",
+    "from_dict",
+    "from_toml",
+    "load",
+    "read_checkpoint",
+    "read_config",
+    "read_result",
+    "to_dict",
+    "train",
+]

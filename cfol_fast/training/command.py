@@ -1,0 +1,197 @@
+"""`cfol-fast train`: the command line's way to fill a TrainConfig and start the loop."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+NAME = "train"
+HELP = "train a robust classifier with one of the paper's methods"
+DESCRIPTION = """\
+Trains a classifier under attack with METHOD and writes a run folder: config.json, metrics.jsonl, checkpoints, result.json.
+
+examples:
+  cfol-fast train cfol --dataset fashion-mini --out runs/first          minutes on a laptop, no data needed
+  cfol-fast train cfol --dataset cifar10 --data ~/data --device cuda    the paper's recipe, 200 epochs
+  cfol-fast train erm --set attack.eps=12/255 --set optimizer.lr=0.05   any field of the configuration
+  cfol-fast train --resume --out runs/first                             continue a run that was stopped or killed
+"""
+
+# Options that are one field of the configuration each: (option, key, metavar, help).
+FIELDS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "--dataset",
+        "data.name",
+        "NAME",
+        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder (default: fashion-mini)",
+    ),
+    ("--data", "data.root", "DIR", "the folder with the data set's files"),
+    (
+        "--model",
+        "model.name",
+        "NAME",
+        "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn, torchvision's; resnet18@0.25 has a quarter of the width (default: the data set's)",
+    ),
+    ("--epochs", "epochs", "N", "default: 200 as in the paper, 12 for fashion-mini"),
+    ("--batch-size", "batch_size", "N", "default: 128"),
+    ("--lr", "optimizer.lr", "RATE", "peak learning rate (default: 0.1; fashion-mini 0.05)"),
+    ("--eps", "attack.eps", "EPS", "radius of the attack, such as 8/255 (default; fashion-mini 0.1)"),
+    (
+        "--holdout",
+        "data.holdout",
+        "SHARE",
+        "part of the training images for early stopping; 'test' uses the test set, as some of the paper's tables do, 'none' keeps the last epoch (default: 0.2)",
+    ),
+    (
+        "--imbalance",
+        "data.imbalance",
+        "FACTOR",
+        "thin the classes exponentially: the largest has FACTOR times the smallest",
+    ),
+    ("--seed", "seed", "S", "default: 0"),
+    ("--device", "device", "DEV", "auto, cpu, cuda, cuda:1 (default: auto)"),
+    ("--precision", "precision", "KIND", "float32 or bfloat16 (default: float32)"),
+    (
+        "--ensemble",
+        "ensemble",
+        "N",
+        "keep N members drawn from all steps, for the guarantee of the paper's Theorem 1",
+    ),
+    ("--out", "out", "RUN", "the run folder (default: runs/DATASET-METHOD-seedS)"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "method", nargs="?", metavar="METHOD", help="erm, cfol, lcvar, ...; --list-methods shows them all"
+    )
+    for option, key, metavar, text in FIELDS:
+        parser.add_argument(option, dest=key, metavar=metavar, help=text)
+    parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
+    parser.add_argument(
+        "--download", action="store_true", default=None, help="fetch the data set if it is missing"
+    )
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with the same keys as config.json")
+    parser.add_argument(
+        "--set",
+        dest="assignments",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set any field, e.g. attack.steps=10 or, for the method's own parameters, eta=1e-4 (repeatable)",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run in --out exactly where it was"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="start afresh in an existing run folder")
+    parser.add_argument(
+        "--force", action="store_true", help="resume although the thread count or instruction set changed"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write TensorBoard events to RUN/tensorboard"
+    )
+    parser.add_argument(
+        "--export", metavar="FILE", help="when done, write the tested checkpoint's plain weights to FILE"
+    )
+    parser.add_argument(
+        "--list-methods", action="store_true", help="show every method with its parameters, and exit"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="show the complete configuration, and exit"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.list_methods:
+        print(methods_table())
+        return 0
+    import torch
+
+    from cfol_fast.errors import InputError
+    from cfol_fast.training.defaults import complete
+
+    if args.resume and args.overwrite:
+        raise InputError("--resume and --overwrite contradict each other")
+    if args.threads is not None:
+        if args.threads < 1:
+            raise InputError(f"--threads must be at least 1, got {args.threads}")
+        torch.set_num_threads(args.threads)
+    config = complete(read_config(args))
+    if args.print_config:
+        import json
+
+        from cfol_fast.training.config import to_dict
+
+        print(json.dumps(to_dict(config), indent=2))
+        return 0
+
+    from cfol_fast.training.loading import export
+    from cfol_fast.training.loop import train
+
+    result = train(
+        config,
+        resume=args.resume,
+        overwrite=args.overwrite,
+        force=args.force,
+        quiet=args.quiet,
+        tensorboard=args.tensorboard,
+    )
+    if args.export:
+        print(f"weights: {export(result.folder, args.export)}")
+    print(f"run: {result.folder}")
+    return 0
+
+
+def read_config(args: argparse.Namespace) -> Any:
+    """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
+    from cfol_fast.errors import InputError
+    from cfol_fast.training import run_folder
+    from cfol_fast.training.config import TrainConfig, assign, assign_text, merge_toml
+
+    options = vars(args)
+    config, named = TrainConfig(), args.method is not None
+    if args.resume and args.config is None and not named and options["out"] is None:
+        raise InputError("--resume needs --out RUN, or the options the run was started with")
+    folder = None if options["out"] is None else Path(options["out"]).expanduser()
+    if args.resume and folder is not None and (folder / run_folder.CONFIG).exists():
+        config, named = run_folder.read_config(folder), True
+    elif args.resume and not named and args.config is None:
+        raise InputError(f"{folder} is not a run folder: it has no {run_folder.CONFIG}")
+    before = config.method
+    if args.config is not None:
+        config.method = ""
+        merge_toml(config, args.config)
+        named, config.method = named or bool(config.method), config.method or before
+    if args.method is not None:
+        config.method = args.method
+    for _, key, _, _ in FIELDS:
+        if options[key] is not None:
+            assign(config, key, options[key])
+    if args.compile:
+        config.compile = True
+    if args.download:
+        config.data.download = True
+    for assignment in args.assignments:
+        assign_text(config, assignment)
+        named = named or assignment.partition("=")[0].strip() == "method"
+    if not named:
+        raise InputError("which METHOD? for example: cfol-fast train cfol (--list-methods shows them all)")
+    return config
+
+
+def methods_table() -> str:
+    """One paragraph a method: name, title, section of the paper, what it does, its parameters."""
+    from cfol_fast.methods import METHODS
+
+    lines = []
+    for method in METHODS.values():
+        lines.append(f"{method.name:16} {method.title} ({method.section})")
+        lines.append(f"{'':16} {method.summary}")
+        if method.defaults:
+            lines.append(
+                f"{'':16} " + ", ".join(f"{name}={value}" for name, value in method.defaults.items())
+            )
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""Using what a run left: `load` gives the model of a run or a checkpoint, `export` its plain weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.training import checkpoints
+from cfol_fast.training.parts import ModelSpec
+
+
+def checkpoint_path(run_or_checkpoint: str | Path) -> Path:
+    """The file that a run's tests speak of: its best average robust accuracy, or its last epoch without a hold-out."""
+    path = Path(run_or_checkpoint).expanduser()
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"no run folder or checkpoint {path}")
+    store = checkpoints.CheckpointStore(path)
+    for name in (checkpoints.BEST_AVERAGE, checkpoints.LAST, checkpoints.PREVIOUS):
+        if store.path(name).exists():
+            return store.path(name)
+    raise InputError(f"{path} has no checkpoint (yet)")
+
+
+def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The checkpoint with its `model` (weights), `spec`, `classes`, `dataset`, `method`, `seed` and `epoch`."""
+    path = checkpoint_path(run_or_checkpoint)
+    try:
+        state = checkpoints.read(path, device)
+    except checkpoints.DamagedCheckpoint:
+        before = path.with_name(f"{checkpoints.PREVIOUS}.pt")
+        if path.name != f"{checkpoints.LAST}.pt" or not before.exists():
+            raise
+        state = checkpoints.read(before, device)
+    if "spec" not in state or "model" not in state:
+        raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
+    return state
+
+
+def load(run_or_checkpoint: str | Path, device: torch.device | str = "cpu") -> nn.Module:
+    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names."""
+    state = read_checkpoint(run_or_checkpoint, device)
+    model = ModelSpec.from_dict(state["spec"]).create().to(device)
+    model.load_state_dict(state["model"])
+    model.classes = list(state["classes"])  # type: ignore[assignment]
+    return model.eval()
+
+
+def export(run_or_checkpoint: str | Path, file: str | Path) -> Path:
+    """Writes the weights alone as a torch state dict (the normalisation is its first layer) and returns the path."""
+    file = Path(file).expanduser()
+    state = read_checkpoint(run_or_checkpoint)
+    try:
+        atomic.save_torch(file, {key: value.contiguous() for key, value in state["model"].items()})
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror or error}") from None
+    return file

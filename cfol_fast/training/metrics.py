@@ -1,0 +1,82 @@
+"""`metrics.jsonl`: one JSON object a line, appended at the log points and cut back to the checkpoint on resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cfol_fast.errors import InputError
+
+Row = dict[str, Any]
+FILE = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Rows go to the file and to the listeners (progress display, TensorBoard).
+
+    `size` is stored in the checkpoint. Rows written after the checkpoint are cut off when a run continues from it:
+    the continued run writes them again, the same.
+    """
+
+    def __init__(self, run: Path, listeners: tuple[Callable[[Row], None], ...] = ()) -> None:
+        self.path = run / FILE
+        self.listeners = listeners
+
+    def append(self, row: Row) -> None:
+        line = json.dumps(_finite(row), allow_nan=False) + "\n"
+        with open(self.path, "ab") as file:
+            file.write(line.encode())
+            file.flush()
+            # A checkpoint that counts on this row must not reach the disk before it.
+            os.fsync(file.fileno())
+        for listener in self.listeners:
+            listener(row)
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        if self.size < size:
+            raise InputError(
+                f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have been removed"
+            )
+        if self.size > size:
+            os.truncate(self.path, size)
+
+
+def read_rows(run: Path) -> Iterator[Row]:
+    """The rows of a run; a last line that was being written when the run was killed is left out."""
+    path = run / FILE
+    if not path.exists():
+        return
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def event_writer(run: Path, classes: list[str], step: int) -> Callable[[Row], None]:
+    """A listener that writes the rows as TensorBoard events; those of a killed run after `step` are hidden."""
+    from cfol_fast.reporting.tensorboard import TensorBoardLog
+
+    events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
+
+    def write(row: Row) -> None:
+        (events.train if row["kind"] == "train" else events.validation)(row)
+        events.flush()
+
+    return write
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a class that was not seen has no error, which is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,131 @@
+"""The run folder: what may be started, continued or overwritten there, and where its files are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.training.checkpoints import FOLDER
+from cfol_fast.training.config import TrainConfig, from_dict, to_dict
+from cfol_fast.training.metrics import FILE as METRICS
+
+CONFIG, RESULT, GALLERY, STAGE = "config.json", "result.json", "gallery.json", "stage-1"
+# May differ between the parts of one run: where things are, not what is computed.
+MOVABLE = ("out", "data.root", "data.beton", "data.download")
+
+
+def read_config(run: Path) -> TrainConfig:
+    """The configuration a run folder was started with."""
+    path = run / CONFIG
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{run} is not a run folder: it has no {CONFIG}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+    return from_dict(tree)
+
+
+def read_result(run: Path) -> dict[str, Any] | None:
+    """result.json, or None while the run is unfinished."""
+    path = run / RESULT
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+
+
+def prepare(run: Path, config: TrainConfig, resume: bool, overwrite: bool) -> None:
+    """Makes the folder ready for `config`, or refuses; afterwards config.json is there and fits."""
+    if run.exists() and not run.is_dir():
+        raise InputError(f"{run} is a file, not a folder")
+    try:
+        occupied = run.exists() and any(run.iterdir())
+        if occupied and overwrite:
+            clear(run)
+        elif occupied and resume and (run / CONFIG).exists():
+            check_same(read_config(run), config, run)
+            return
+        elif occupied and not _only_leftovers(run):
+            raise InputError(f"{run} exists: --resume continues it, --overwrite starts it afresh")
+        run.mkdir(parents=True, exist_ok=True)
+        atomic.write_json(run / CONFIG, to_dict(config))
+    except PermissionError as error:
+        raise InputError(f"cannot write to {error.filename or run}: no permission") from None
+    except OSError as error:
+        raise InputError(f"cannot create {run}: {error.strerror or error}") from None
+
+
+def clear(run: Path) -> None:
+    """Removes the run's own files and nothing else; a folder that is no run folder is refused."""
+    if not (run / CONFIG).exists() and not _only_leftovers(run):
+        raise InputError(
+            f"{run} is not a run folder (no {CONFIG}): it is not overwritten; choose another --out"
+        )
+    for name in (RESULT, GALLERY, METRICS):
+        (run / name).unlink(missing_ok=True)
+    for name in (FOLDER, STAGE):
+        shutil.rmtree(run / name, ignore_errors=True)
+    (run / CONFIG).unlink(missing_ok=True)
+
+
+def check_same(stored: TrainConfig, given: TrainConfig, run: Path) -> None:
+    """Refuses to continue a run under another configuration, naming the keys."""
+    before, now = flatten(to_dict(stored)), flatten(to_dict(given))
+    changed = [
+        key for key in before.keys() | now.keys() if before.get(key) != now.get(key) and key not in MOVABLE
+    ]
+    if changed:
+        listed = ", ".join(
+            f"{key} (was {before.get(key)!r}, now {now.get(key)!r})" for key in sorted(changed)
+        )
+        raise InputError(f"cannot resume {run} with a changed configuration: {listed}")
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
+    return flat
+
+
+def _only_leftovers(run: Path) -> bool:
+    """True when a run killed before its first file left nothing but its lock and temporary files."""
+    return all(entry.name.startswith(".") or entry.name.endswith(".tmp") for entry in run.iterdir())
+
+
+class RunLock:
+    """Keeps two processes out of one run folder. The lock dies with its process, also with kill -9."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._handle: int | None = None
+
+    def __enter__(self) -> RunLock:
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # no advisory locks on this system
+            return self
+        self._handle = os.open(self.run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            self._handle = None
+            raise InputError(f"another process is training in {self.run}") from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

@@ -1,0 +1,37 @@
+"""The learning rate as a plain function of the step, so that resuming needs nothing but the step's number."""
+
+from __future__ import annotations
+
+import math
+
+from cfol_fast.training.config import OptimizerConfig
+
+SCHEDULES = ("steps", "one-cycle", "constant")
+
+
+def milestones(config: OptimizerConfig, epochs: int) -> tuple[int, ...]:
+    """Epochs at which the rate falls; the paper's 100 and 150 of 200, in proportion, unless they are given."""
+    if config.milestones is not None:
+        return config.milestones
+    return (epochs // 2, epochs * 3 // 4)
+
+
+def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int, epochs: int) -> float:
+    """The rate of step `step` (from 0)."""
+    assert config.lr is not None, "the configuration has not been completed"
+    if config.schedule == "steps":
+        epoch = step // steps_per_epoch
+        passed = sum(epoch >= milestone for milestone in milestones(config, epochs))
+        return config.lr * config.decay**passed
+    if config.schedule == "one-cycle":
+        # Up from 1/25 of the peak and down to almost nothing, both as half a cosine (Smith & Topin, 2019).
+        total = steps_per_epoch * epochs
+        top = max(1.0, config.warmup * total)
+        if step < top:
+            return _cosine(config.lr / 25, config.lr, step / top)
+        return _cosine(config.lr, config.lr / 1e5, (step - top) / max(1.0, total - 1 - top))
+    return config.lr
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, share))))

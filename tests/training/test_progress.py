@@ -1,0 +1,94 @@
+"""What is shown: a live bar on a terminal, plain lines elsewhere."""
+
+import io
+
+import pytest
+
+from cfol_fast.training.progress import Progress, Reading, bar, clock
+
+ROW = {
+    "epoch": 2,
+    "loss": 1.25,
+    "robust_error": 0.5,
+    "class_error": [0.25, None, 0.75],
+    "p": [0.3, 0.2, 0.5],
+    "images_per_second": 1234.5,
+    "seconds": 61.0,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_plain_line_an_epoch_when_the_output_is_no_terminal():
+    out = io.StringIO()
+    show = Progress(out)
+    show.begin(0, 10, 5, 128)
+    show.step(1, 0, lambda: 1 / 0)  # must not read from the device
+    show.row(ROW, 5, ["a", "b", "c"], None)
+    assert out.getvalue() == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01\n"
+
+
+def test_the_validation_stands_in_the_line():
+    out = io.StringIO()
+    validation = {"split": "holdout", "robust": {"average": 0.6, "worst": 0.1, "worst_class": "c"}}
+    Progress(out).row(ROW, 5, ["a", "b", "c"], validation)
+    assert "holdout: robust 60.0%, worst c 10.0%" in out.getvalue()
+
+
+@pytest.mark.parametrize("columns", [200, 110])
+def test_the_bar_shows_epoch_speed_time_left_error_worst_class_and_its_p(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    show = Progress(out, redraw_seconds=0.0)
+    show.begin(0, 100, 5, 128)
+    show.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
+    text = out.getvalue()
+    for part in ("epoch 3/5", "50%", "images/s", "left", "robust error 25.0%", "worst Shirt (p 0.50)"):
+        assert part in text
+    assert len(text) <= columns
+
+
+def test_the_bar_never_wraps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Terminal()
+    show = Progress(out, redraw_seconds=0.0)
+    show.begin(0, 100, 5, 128)
+    show.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
+    assert len(out.getvalue()) <= 40
+
+
+def test_the_bar_asks_the_device_only_when_it_is_due():
+    asked = []
+    show = Progress(Terminal(), redraw_seconds=3600.0)
+    show._last_draw = 0.0
+    show.begin(0, 100, 5, 128)
+
+    def read() -> Reading:
+        asked.append(1)
+        return Reading(0.5)
+
+    for step in range(1, 50):
+        show.step(step, 0, read)
+    assert len(asked) <= 1
+
+
+def test_quiet_says_nothing():
+    out = Terminal()
+    show = Progress(out, quiet=True)
+    show.say("hello")
+    show.row(ROW, 5, ["a", "b", "c"], None)
+    assert out.getvalue() == ""
+
+
+def test_bars_have_eighths():
+    assert bar(0.5, 4) == "██  "
+    assert bar(0.0, 2) == "  "
+    assert bar(1.0, 2) == "██"
+    assert bar(1 / 16, 2) == "▏ "
+
+
+def test_clocks():
+    assert [clock(5), clock(65), clock(3661)] == ["0:05", "1:05", "1:01:01"]
