@@ -7,6 +7,7 @@ from cfol_fast.data.resident import ResidentSource
 
 __all__ = [
     "DataSpec",
+    "FFCVSource",
     "ImageData",
     "ImageSet",
     "ResidentSource",

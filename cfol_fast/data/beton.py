@@ -29,10 +29,11 @@ from cfol_fast.data.images import ImageSet
 from cfol_fast.data.progress import track
 from cfol_fast.errors import InputError
 
-PAGE = 1 << 23  # FFCV's default; an image does not cross a page
+SMALLEST_PAGE = 1 << 21  # FFCV's limit; an image does not cross a page
 MARK = b"cfol_fast 1\0"
 INT, RGB, ARRAY = 1, 2, 4  # FFCV's numbers for the kinds of fields
 JPG, RAW = 0, 1  # FFCV's numbers for the ways an image is stored
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MODES = {"jpg": JPG, "raw": RAW}
 
 
@@ -100,7 +101,7 @@ def write(
             with mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 _compare(mapped, path, images, mode, progress)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             raise InputError(
                 f"{path}: the disk is full ({images.images.nbytes / 2**20:,.0f} MiB of pixels to write): nothing was left there"
             ) from error
@@ -120,7 +121,7 @@ def _write_all(
     metadata = np.zeros(len(images), get_metadata_type(kinds))
     metadata["f1"] = images.labels.numpy()
     start = HeaderType.itemsize + 2 * FieldDescType.itemsize + metadata.nbytes
-    pages = _Pages(out, -(-start // PAGE) * PAGE)
+    pages = _Pages(out, start, page_size(images))
     allocations = np.zeros(len(images), ALLOC_TABLE_TYPE)
     for i, (shape, data) in enumerate(
         track(_encoded(images, mode, quality), len(images), "writing", progress)
@@ -132,7 +133,7 @@ def _write_all(
     blob = pages.append(said)
     pages.finish()
     header = np.zeros(1, HeaderType)
-    header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, 2, PAGE
+    header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, 2, pages.size
     header["num_samples"], header["alloc_table_ptr"] = len(images), out.tell()
     out.write(allocations.tobytes())
     described = np.zeros(2, FieldDescType)
@@ -148,20 +149,26 @@ def _write_all(
     out.write(header.tobytes() + described.tobytes() + metadata.tobytes())
 
 
-class _Pages:
-    """Appends to the data region, so that nothing crosses the border of a page."""
+def page_size(images: ImageSet) -> int:
+    """FFCV wants a power of two; large enough for the largest image."""
+    if images.table is None:
+        largest = images.images[0].numel()
+    else:
+        largest = int((images.table[:, 1] * images.table[:, 2]).max()) * images.channels
+    return max(SMALLEST_PAGE, 1 << (largest - 1).bit_length())
 
-    def __init__(self, out: IO[bytes], start: int) -> None:
-        self.out, self.at = out, start
-        out.seek(start)
+
+class _Pages:
+    """Appends to the data region, which begins on the first page after `start`, so that nothing crosses a page's border."""
+
+    def __init__(self, out: IO[bytes], start: int, size: int) -> None:
+        self.out, self.size = out, size
+        self.at = start + -start % size
+        out.seek(self.at)
 
     def append(self, data: bytes) -> int:
-        if len(data) > PAGE:
-            raise InputError(
-                f"an image of {len(data):,} bytes does not fit into FFCV's page of {PAGE:,}: resize it"
-            )
-        room = -self.at % PAGE
-        if len(data) > room and room:
+        room = -self.at % self.size
+        if len(data) > (room or self.size):
             self.out.write(bytes(room))
             self.at += room
         pointer = self.at
@@ -170,7 +177,7 @@ class _Pages:
         return pointer
 
     def finish(self) -> None:
-        self.out.write(bytes(-self.at % PAGE))
+        self.out.write(bytes(-self.at % self.size))
 
 
 def _encoded(images: ImageSet, mode: str, quality: int) -> Iterator[tuple[tuple[int, int], bytes]]:

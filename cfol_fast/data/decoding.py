@@ -6,6 +6,7 @@ all image files are the same as when it was made, so changed data cannot be mist
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -113,8 +114,15 @@ def _decode_into(
     folder: Path, stem: str, listing: Listing, options: ReadOptions, size: int | None, print_of: str
 ) -> tuple[ImageSet, list[str]]:
     """Both files appear only when whole; the JSON file comes last and makes the cache valid."""
-    with atomic.replacing(folder / f"{stem}.bytes") as out:
-        facts = _write_pixels(out, listing, options, size)
+    try:
+        with atomic.replacing(folder / f"{stem}.bytes") as out:
+            facts = _write_pixels(out, listing, options, size)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise InputError(
+                f"{folder}: the disk is full, the decoded images do not fit: nothing was left there"
+            ) from error
+        raise
     facts |= {"format": FORMAT, "fingerprint": print_of}
     atomic.write_json(folder / f"{stem}.json", facts)
     return _image_set(folder / f"{stem}.bytes", facts, listing.classes), _notes(facts, listing)

@@ -17,7 +17,7 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSet(torch.utils.data.Dataset):
     """Images of one split, in one of two layouts.
 
@@ -110,7 +110,7 @@ class ImageSet(torch.utils.data.Dataset):
         return torch.bincount(self.labels, minlength=len(self.classes))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageData:
     """A data set ready for training: both splits, and what the paper says about using them."""
 
