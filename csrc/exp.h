@@ -46,9 +46,12 @@ CFOL_HD double exp_portable(double x) {
   return from_bits(bits_of(sum) + (bits_of(shifted) << 52));
 }
 
-// The integer part of 0 <= v < 2^52, by a way that every instruction set can do on a vector.
+// The integer part of 0 <= v < 2^52. A sum with 2^52 has the nearest integer in its low bits; where that is above v it is one too
+// many. No floor and no conversion: those have no vector form on every instruction set.
 CFOL_HD int64_t integer_part(double v) {
-  return static_cast<int64_t>(bits_of(floor(v) + 0x1p52) & 0xfffffffffffffull);
+  const double rounded = v + 0x1p52;
+  const uint64_t nearest = bits_of(rounded) & 0xfffffffffffffull;
+  return static_cast<int64_t>(nearest - (rounded - 0x1p52 > v ? 1 : 0));
 }
 
 }  // namespace cfol

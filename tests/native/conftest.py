@@ -41,7 +41,7 @@ class Backend:
         assert self.library is not None
         buffer = (ctypes.c_int64 * 20000)()
         n = self.library.emulator_launches(buffer, 10000)
-        return [(buffer[2 * i], buffer[2 * i + 1]) for i in range(n)]
+        return [(buffer[2 * i], buffer[2 * i + 1]) for i in range(min(n, 10000))]
 
     def __repr__(self) -> str:
         return self.name

@@ -1,0 +1,25 @@
+#include "../../csrc/exp3.h"
+
+#include "exercise.h"
+
+// Fewer classes than a warp, one tile of a block, several tiles and a rest; a batch of several blocks, and none.
+EXERCISE(exp3) {
+  for (const int64_t k : {2, 31, 256, 700}) {
+    const size_t size = static_cast<size_t>(k);
+    std::vector<double> w(size), base(size, 1.0 / static_cast<double>(k)), p(size), q(size);
+    std::vector<int64_t> cdf(size), sums(size), offsets(size + 1), members(3 * size);
+    for (size_t i = 0; i < size; ++i) w[i] = 0.01 * static_cast<double>(i % 17);
+    for (size_t i = 0; i <= size; ++i) offsets[i] = static_cast<int64_t>(3 * i);
+    for (size_t i = 0; i < members.size(); ++i) members[i] = static_cast<int64_t>(i);
+    const cfol::ClassMembers classes{offsets.data(), members.data(), 3 * k};
+    cfol::RngState rng{42, 7};
+    int32_t fault = 0;
+    for (const int64_t n : {0, 5, 5000}) {
+      std::vector<int64_t> idx(static_cast<size_t>(n)), y(static_cast<size_t>(n));
+      const std::vector<float> loss(static_cast<size_t>(n), 0.75f);
+      RUN(exp3_distribution, w.data(), base.data(), k, 0.5, p.data(), n == 5 ? q.data() : nullptr, cdf.data());
+      RUN(exp3_draw, cdf.data(), k, classes, &rng, n, idx.data(), y.data());
+      RUN(exp3_update, w.data(), p.data(), k, y.data(), loss.data(), n, 0.1, sums.data(), &fault);
+    }
+  }
+}
