@@ -38,7 +38,10 @@ class UniformSampler(IndexSampler):
             if n == 0:
                 return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def update(self, y: Tensor, loss: Tensor) -> None:
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+        """There is nothing to learn."""
+
+    def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """There is nothing to learn."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,7 +83,10 @@ class FixedClassSampler(IndexSampler):
             0
         ]
 
-    def update(self, y: Tensor, loss: Tensor) -> None:
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+        """There is nothing to learn."""
+
+    def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """There is nothing to learn."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from the state alone, so ranks of a distributed run that hold the same state dra
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 from cfol_fast import ops
 
 
-class IndexSampler(Sampler[int]):
+class IndexSampler(Sampler[int], ABC):
     """Base of all samplers; also a torch `Sampler`, for a plain `DataLoader` on a data set of one's own.
 
     As a torch sampler it draws as late as the loader asks: what was drawn ahead (at most `chunk` indices) is thrown away
@@ -46,6 +46,7 @@ class IndexSampler(Sampler[int]):
         """What drew the latest batch, for `observe` to be given with that batch's mistakes, however late they come."""
         return None
 
+    @abstractmethod
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """Feedback on a batch: loss: (B,) in [0, 1] or bool, of examples idx: (B,) with labels y: (B,)."""
 

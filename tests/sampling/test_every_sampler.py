@@ -195,3 +195,15 @@ def test_the_papers_listing_runs_as_printed() -> None:
         adv_loss = logits.argmax(dim=-1) != y
         sampler.batch_update(y, eta * adv_loss)
     assert sampler.p.max() > 0.25
+
+
+@pytest.mark.gpu
+@every
+def test_cpu_and_gpu_draw_the_same_indices(make: Maker) -> None:
+    host, device = make(seed=5), make(seed=5, device="cuda")
+    for _ in range(100):
+        idx, idx_there = host.draw(64), device.draw(64)
+        assert torch.equal(idx, idx_there.cpu())
+        wrong = LABELS[idx] == 1
+        host.observe(idx, LABELS[idx], wrong, host.ticket())
+        device.observe(idx_there, LABELS[idx].cuda(), wrong.cuda(), device.ticket())
