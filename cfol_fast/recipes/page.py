@@ -82,7 +82,7 @@ def page_tables(table: Mapping[str, Any]) -> list[Table]:
                 "The paper's orderings",
                 caption,
                 ["Ordering"],
-                ["Paper", "Ours", ""],
+                ["Paper", "Ours", "Verdict"],
                 rows,
                 words=True,
             )

@@ -1,0 +1,265 @@
+"""A tiny recipe from end to end: carried out, killed, continued, in parallel; and every mistake told before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cfol_fast import cli, models
+from cfol_fast.errors import InputError
+from cfol_fast.recipes import list_recipes, load_recipe, plan, reproduce
+from cfol_fast.recipes.runner import workers
+
+TINY = """\
+title = "Tiny: two methods, two steps an epoch"
+seeds = { paper = [0], mini = [0] }
+numbers = ["cifar10"]
+mini = { "model.name" = "demo-cnn@0.25", epochs = 3, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, "validation.steps" = 1, "test.steps" = 1, "data.holdout" = "0.05" }
+blocks = [{ name = "cifar10", title = "CIFAR-10", run = { "data.name" = "cifar10" } }]
+entries = [
+  { name = "erm", title = "ERM-AT", run = { method = "erm" } },
+  { name = "cfol", title = "CFOL-AT", run = { method = "cfol" } },
+]
+claims = [{ better = "cfol", than = "erm", metric = "robust.worst" }]
+figures = [{ name = "robust", kind = "bars", title = "Bars", panels = [["erm", "robust"], ["cfol", "robust"]] }]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """A table without its times and where it was made."""
+    table: dict[str, Any] = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in table.items() if key not in ("seconds", "command")}
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "cfol_fast.cli", "reproduce", *map(str, words)]
+
+
+def test_a_recipe_that_was_killed_continues_to_the_same_table(tiny: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    (expected,) = reproduce(tiny, "mini", whole, quiet=True, say=silent)
+
+    process = subprocess.Popen(
+        command(tiny, "--scale", "mini", "--out", broken),
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    runs = broken / "runs"
+    while process.poll() is None and not list(runs.glob("*/metrics.jsonl")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "tiny").exists()
+    assert not all(job.finished(broken) for job in plan(load_recipe(tiny), "mini").jobs())
+
+    (found,) = reproduce(tiny, "mini", broken, quiet=True, say=silent)
+    assert facts(found) == facts(expected)
+    assert (found / "robust.png").exists()
+    row = next(
+        line
+        for line in (found / "table.md").read_text(encoding="utf-8").splitlines()
+        if "Worst class" in line
+    )
+    assert "(0.6330, " in row  # the paper's clean worst class of ERM-AT
+
+
+def test_what_is_there_is_not_trained_again(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", quiet=True, say=lines.append)
+    assert lines[0].startswith("2 runs, 0 of them finished already")
+    (folder / "table.json").unlink()
+    monkeypatch.setattr("cfol_fast.recipes.runner.carry_out", lambda *_: pytest.fail("trained again"))
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", say=lines.append)
+    assert any(line.startswith("2 runs, 2 of them finished already") for line in lines)
+    assert (folder / "table.json").exists()
+
+
+def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    (folder,) = reproduce(tiny, "mini", out, parallel=2, device="cpu", say=silent)
+    single = reproduce(tiny, "mini", tmp_path / "single", quiet=True, say=silent)[0]
+    assert facts(folder) == facts(single)
+
+    from cfol_fast.training import TrainingFailed
+
+    job = plan(load_recipe(tiny), "mini").jobs()[0]
+    (job.folder(out) / "result.json").unlink()
+    (job.folder(out) / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(TrainingFailed, match=f"1 run\\(s\\) failed: {job.name}"):
+        reproduce(tiny, "mini", out, parallel=1, device="cpu", say=silent)
+    assert "not valid JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
+
+
+def test_another_attack_is_tested_once_and_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.write_text(
+        TINY.replace("\nclaims", '\nattack = { kind = "pgd", eps = "1/255", steps = 2 }\nclaims'),
+        encoding="utf-8",
+    )
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", quiet=True, say=silent)
+    files = sorted((tmp_path / "out" / "runs").glob("*/eval-pgd-*.json"))
+    assert len(files) == 2
+    saved = json.loads(files[0].read_text(encoding="utf-8"))
+    assert saved["attack"]["eps"] == pytest.approx(0.0125)  # 1/255 in the mini scale's proportion
+    before = facts(folder)
+    monkeypatch.setattr("cfol_fast.evaluation.evaluate", lambda *_, **__: pytest.fail("tested again"))
+    assert facts(reproduce(tiny, "mini", tmp_path / "out", say=silent)[0]) == before
+
+
+PRETRAINED = TINY.replace(
+    '{ name = "erm", title = "ERM-AT", run = { method = "erm" } }',
+    '{ name = "erm", title = "ERM-AT", run = { method = "erm" }, pretrained = { model = "resnet50", required = true, hint = "from elsewhere" } }',
+)
+
+
+def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, tmp_path: Path) -> None:
+    tiny.write_text(PRETRAINED, encoding="utf-8")
+    checkpoint = tmp_path / "given.pt"
+    torch.save(models.create("demo-cnn@0.25", 10, 28, 1).state_dict(), checkpoint)
+    (folder,) = reproduce(
+        tiny, "mini", tmp_path / "out", checkpoints={"erm": checkpoint}, quiet=True, say=silent
+    )
+    table = facts(folder)
+    assert len(table["runs"]) == 1
+    column = table["blocks"][0]["entries"][0]
+    assert column["checkpoint"] == str(checkpoint)
+    assert column["values"]["clean.average"]["mean"] is not None
+
+
+def bad(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line on stderr of a command that is refused."""
+    status = cli.main(["reproduce", *map(str, words)])
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    return captured.err
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'cifar10'?" in bad(capsys, "cifr10")
+    assert "name a recipe" in bad(capsys)
+
+
+def test_missing_data_is_named_with_the_way_to_get_it_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, dataset, source in (
+        ("cifar10", "cifar10", "cs.toronto.edu"),
+        ("tiny-imagenet", "tiny-imagenet", "tiny-imagenet-200"),
+        ("imagenette", "imagenette", "imagenette2-160"),
+    ):
+        message = bad(capsys, name, "--data", tmp_path, "--out", tmp_path / "out")
+        assert f"recipe {name} needs the data set {dataset}" in message
+        assert source in message
+    assert "--data DIR says where it is" in bad(capsys, "cifar10", "--out", tmp_path / "out")
+    assert not list(tmp_path.glob("out/runs/*"))
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_trained(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_text(PRETRAINED, encoding="utf-8")
+    out, given = tmp_path / "out", tmp_path / "given.pt"
+    base = (tiny, "--scale", "mini", "--out", out, "--checkpoint")
+    assert "there is no checkpoint" in bad(capsys, *base, f"erm={given}")
+    torch.save(models.create("demo-cnn", 7, 28, 1).state_dict(), given)
+    assert "does not fit demo-cnn@0.25 with 10 classes" in bad(capsys, *base, f"erm={given}")
+    assert "no column 'cfol' that takes a checkpoint" in bad(capsys, *base, f"cfol={given}")
+    assert "--checkpoint takes COLUMN=FILE, got 'erm'" in bad(capsys, *base, "erm")
+    assert not list(tmp_path.glob("out/runs/*"))
+
+
+def test_a_model_or_setting_that_does_not_fit_is_refused_before_anything_is_trained(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_text(TINY.replace("demo-cnn@0.25", "resnet19"), encoding="utf-8")
+    assert "no model is called 'resnet19'" in bad(capsys, tiny, "--scale", "mini", "--out", tmp_path / "out")
+    tiny.write_text(TINY.replace('method = "cfol"', 'method = "cfl"'), encoding="utf-8")
+    assert "did you mean 'cfol'" in bad(capsys, tiny, "--scale", "mini", "--out", tmp_path / "out")
+    tiny.write_text(TINY.replace("batch_size", "batchsize"), encoding="utf-8")
+    assert "did you mean 'batch_size'" in bad(capsys, tiny, "--scale", "mini", "--out", tmp_path / "out")
+    assert not list(tmp_path.glob("out/runs/*"))
+
+
+def test_autoattack_is_asked_for_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs AutoAttack: pip install 'cfol_fast\[autoattack\]'"):
+        reproduce("autoattack", "mini", tmp_path, say=silent)
+
+
+def test_parallel_needs_gpus_or_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert workers(None) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(InputError, match="one run per GPU and this machine has none"):
+        workers(0)
+    with pytest.raises(InputError, match="got -1"):
+        workers(-1)
+    assert len(workers(2)) == 2
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert workers(0) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert workers(1) == [{"CUDA_VISIBLE_DEVICES": "4"}]
+    with pytest.raises(InputError, match="this machine has 2 GPU"):
+        workers(3)
+
+
+def test_the_list_names_recipes_runs_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list_recipes()
+    assert "4 runs" in lines[0]
+    assert "GPU hours" in lines[0]
+    assert "Table 1" in lines[0]
+
+
+def test_a_dry_run_shows_what_is_missing_and_trains_nothing(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.main(["reproduce", str(tiny), "--scale", "mini", "--out", str(tmp_path / "out"), "--dry-run"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert out.count("missing  fashion-mini-") == 2
+    assert "2 runs, 2 missing" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_assumed_arithmetic_of_the_cost_estimate_is_that_of_the_models() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from cfol_fast.recipes.planning import scales
+
+    for name, giga in scales()["cost"]["giga_macs"].items():
+        model = models.create(name, 10, 32, 3).to("meta").eval()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.empty(1, 3, 32, 32, device="meta"))
+        assert counter.get_total_flops() / 2e9 == pytest.approx(giga, rel=0.05), name

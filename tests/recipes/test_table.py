@@ -1,0 +1,196 @@
+"""The table: our numbers and the paper's, their differences, deviations over seeds, orderings, notes; and its two forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfol_fast.errors import InputError
+from cfol_fast.recipes import load_recipe, plan, render
+from cfol_fast.recipes.evaluation_files import evaluation_path
+from cfol_fast.recipes.table import LCVAR_NOTE, build, improved_worst_classes
+from tests.recipes.fake_runs import accuracy, write_all, write_run
+
+
+def made(name: str, out: Path, scale: str = "mini") -> dict[str, Any]:
+    item = plan(load_recipe(name), scale)
+    write_all(item, out)
+    return build(item, out, f"cfol-fast reproduce {name}")
+
+
+def entry(table: dict[str, Any], name: str, block: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = next(e for e in table["blocks"][block]["entries"] if e["name"] == name)
+    return found
+
+
+def test_numbers_stand_beside_the_papers_with_their_difference_and_seeds(tmp_path: Path) -> None:
+    value = entry(made("seeds", tmp_path), "cfol")
+    worst = value["values"]["robust.worst"]
+    assert value["seeds"] == [0, 1, 2]
+    assert worst["values"] == pytest.approx([0.40, 0.41, 0.42])
+    assert worst["mean"] == pytest.approx(0.41)
+    assert worst["deviation"] == pytest.approx(0.01)  # the sample deviation
+    assert (worst["paper"], worst["paper_deviation"]) == (0.3083, 0.0515)
+    assert worst["difference"] == pytest.approx(0.41 - 0.3083)
+
+
+def test_a_single_seed_has_no_deviation(tmp_path: Path) -> None:
+    value = entry(made("seeds", tmp_path), "erm")
+    single = entry(made("vgg16", tmp_path), "erm")
+    assert value["values"]["robust.worst"]["deviation"] is not None
+    assert single["values"]["robust.worst"]["deviation"] is None
+
+
+def test_the_early_stopping_table_is_about_the_other_checkpoint(tmp_path: Path) -> None:
+    main, stopped = made("cifar10", tmp_path), made("early-stopping", tmp_path)
+    assert main["runs"] == stopped["runs"]
+    gain = (
+        entry(stopped, "erm")["values"]["robust.worst"]["mean"]
+        - entry(main, "erm")["values"]["robust.worst"]["mean"]
+    )
+    assert gain == pytest.approx(0.02)
+
+
+def test_another_attack_is_read_from_its_own_evaluation(tmp_path: Path) -> None:
+    item = plan(load_recipe("autoattack"), "mini")
+    write_all(item, tmp_path)
+    with pytest.raises(InputError, match="not there yet: the reproduction is unfinished"):
+        build(item, tmp_path, "")
+    for cell in item.cells:
+        for job in cell.jobs:
+            assert cell.attack is not None
+            path = evaluation_path(job.folder(tmp_path), cell.attack, "best-average")
+            path.write_text(
+                json.dumps({"clean": accuracy([0.9] * 10), "robust": accuracy([0.05] * 10)}), encoding="utf-8"
+            )
+    table = build(item, tmp_path, "")
+    assert entry(table, "erm")["values"]["robust.worst"]["mean"] == 0.05
+    assert (
+        table["valid"]["erm_robust_average"] > 0.3
+    )  # judged by the run's own test, not by the stronger attack
+
+
+def test_orderings_are_judged_with_the_paper_beside(tmp_path: Path) -> None:
+    table = made("cifar10", tmp_path)
+    by_key = {claim["key"]: claim for claim in table["claims"]}
+    good = by_key["cfol > erm: robust.worst"]
+    assert good["paper"] == pytest.approx(0.32 - 0.235)
+    assert good["ours"] == pytest.approx(0.3)
+    assert good["holds"]
+    assert render.verdict(good) == "shown"
+    bad = by_key["erm > cfol: robust.average"]  # the fake CFOL runs have the better average
+    assert bad["holds"] is False
+    assert render.verdict(bad) == "not shown"
+    assert render.verdict({**good, "ours": 0.001, "deviation": 0.02}) == "shown, within the deviation"
+    assert render.verdict({**good, "holds": None}) == "not measured"
+
+
+def test_a_mini_table_needs_an_erm_well_above_chance(tmp_path: Path) -> None:
+    assert made("cifar10", tmp_path)["valid"]["ok"] is True
+    weak = tmp_path / "weak"
+    item = plan(load_recipe("vgg16"), "mini")
+    for job in item.jobs():
+        write_run(job, weak, robust=[0.29] * 10)
+    table = build(item, weak, "")
+    assert table["valid"]["ok"] is False
+    assert "**Not valid**: ERM-AT's robust average is 0.290, a table needs at least 0.300" in render.markdown(
+        table
+    )
+
+
+def test_lcvar_carries_the_note_about_its_authors_loss(tmp_path: Path) -> None:
+    for name, expected in (("cifar10", True), ("exploration", True), ("seeds", False)):
+        text = render.markdown(made(name, tmp_path))
+        assert (LCVAR_NOTE in text) is expected
+    assert "ERM's divided by α" in LCVAR_NOTE
+
+
+def test_mini_blocks_that_are_the_same_runs_say_so(tmp_path: Path) -> None:
+    notes = " ".join(made("cifar100-stl10", tmp_path)["footnotes"])
+    assert "all blocks are the same runs" in notes
+    assert "all blocks" not in " ".join(made("radius", tmp_path)["footnotes"])
+
+
+def test_a_column_without_its_checkpoint_says_how_to_get_it(tmp_path: Path) -> None:
+    table = made("larger-models", tmp_path, "paper")
+    column = entry(table, "erm")
+    assert column["values"]["robust.worst"] == {
+        "mean": None, "deviation": None, "values": [], "paper": 0.2590, "paper_deviation": None, "difference": None,
+    }  # fmt: skip
+    text = render.markdown(table)
+    assert "--checkpoint erm=PATH" in text
+    assert "– (0.2590)" in text
+    assert [claim["holds"] for claim in table["claims"] if "erm" in claim["key"]] == [None, None]
+
+
+def test_the_count_of_improved_worst_classes() -> None:
+    assert improved_worst_classes([0.0, 0.1, 0.5, 0.9], [0.1, 0.2, 0.4, 0.5]) == 3
+    assert improved_worst_classes([0.1, 0.2], [0.1, 0.2]) == 0
+    # each model's own worst classes: the order of the classes does not matter
+    assert improved_worst_classes([0.9, 0.0], [0.1, 0.5]) == 1
+
+
+def test_tiny_imagenets_count_stands_beside_the_papers(tmp_path: Path) -> None:
+    table = made("tiny-imagenet", tmp_path)
+    assert table["counts"] == [
+        {
+            "text": "worst classes whose average robust accuracy CFOL-AT improves",
+            "block": "tiny-imagenet",
+            "ours": 10,
+            "classes": 10,
+            "paper": 123,
+        }
+    ]
+    assert "(the paper: 123)" in render.markdown(table)
+
+
+def test_markdown_has_the_papers_form(tmp_path: Path) -> None:
+    lines = render.markdown(made("cifar10", tmp_path)).splitlines()
+    header = next(line for line in lines if line.startswith("|"))
+    rows = [line for line in lines if line.startswith("|")]
+    assert header == "|  |  | ERM-AT | CFOL-AT | LCVaR-AT | FOL-AT |"
+    assert rows[2].startswith("| acc clean | Average |")
+    assert rows[5].startswith("| acc robust | Average |")
+    assert rows[7].startswith(
+        "|  | Worst class | 0.1100 ± 0.0100 (0.2350, −0.1250) | **0.4100** ± 0.0100 (0.3200, +0.0900) |"
+    )
+
+
+def test_rows_can_be_the_methods_with_their_parameters(tmp_path: Path) -> None:
+    rows = [
+        line for line in render.markdown(made("exploration", tmp_path)).splitlines() if line.startswith("|")
+    ]
+    assert rows[0] == "|  | η | α | robust average | robust worst class | clean average | clean worst class |"
+    assert rows[2].startswith("| CFOL-AT | 2.3e-05 | – | ")  # a mini row without a twin in the paper
+    assert "(" not in rows[2]
+    assert rows[4].startswith("| CFOL-AT | 0.0001 | – | ")
+    assert "(0.5014, " in rows[4]
+
+
+def test_how_it_was_made_is_told(tmp_path: Path) -> None:
+    text = render.markdown(made("seeds", tmp_path))
+    assert "Made by `cfol-fast reproduce seeds`: 6 runs, seeds 0, 1, 2, 3.0 minutes" in text
+    assert "torch 2.0" in text
+
+
+def test_latex_is_a_booktabs_table_without_stray_characters(tmp_path: Path) -> None:
+    text = render.latex(made("radius", tmp_path))
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+    assert r"{\bfseries 0.4000} (0.3200, +0.0800)" in body
+    assert r"$\|$$\delta$$\|$$_\infty$ $\leq$ 12/255" in body
+    assert r"20 \% tail" in body
+    columns = {line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}
+    assert len(columns) == 1
+    assert text.isascii()
+
+
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    item = plan(load_recipe("vgg16"), "mini")
+    write_all(item, tmp_path)
+    (item.jobs()[0].folder(tmp_path) / "result.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match=r"result\.json is not valid JSON"):
+        build(item, tmp_path, "")
