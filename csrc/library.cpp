@@ -40,7 +40,7 @@ STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
       "Tensor(d!)? fault) -> ()");
 }
 
-extern "C" PyMODINIT_FUNC CFOL_INIT(void) {
+PyMODINIT_FUNC CFOL_INIT(void) {
   static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_ops", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
   return PyModule_Create(&definition);
 }

@@ -1,13 +1,14 @@
-"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops and the sanitizers' programs.
+"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops, CPU ops for the mutants, and the sanitizers' programs.
 
-A result is kept under build/tests by the hash of everything it is made from, so that a second run costs nothing and two pytest
-workers do not build the same thing twice. MUTANT_CSRC points the mutation tests at a changed copy of csrc/.
+Every object file is kept under build/tests by the hash of what it is made from (the source, the headers it includes, the flags),
+so that a second run costs nothing, two pytest workers do not compile the same thing twice, and a planted fault costs one file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -16,49 +17,84 @@ import filelock
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-CSRC = Path(os.environ.get("MUTANT_CSRC", ROOT / "csrc"))
+CSRC = ROOT / "csrc"
 EMU = ROOT / "tests" / "emu"
-CACHE = ROOT / "build" / "tests"
+CACHE = Path(os.environ.get("CFOL_TEST_CACHE", ROOT / "build" / "tests"))
 FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020d000000000000"
 
 
-def build(name: str, sources: list[Path], flags: list[str], libraries: list[str] | None = None) -> Path:
-    """Compiles each source as C++ (a .cu too) and links them; returns the file in the cache."""
-    inputs = [*sources, *CSRC.rglob("*.h"), *EMU.glob("*.h")]
-    digest = hashlib.sha256(" ".join([*flags, *(libraries or [])]).encode())
-    for path in sorted(inputs):
-        digest.update(path.name.encode() + path.read_bytes())
-    target = CACHE / f"{name}-{digest.hexdigest()[:16]}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{target}.lock"):
-        if not target.exists():
-            objects = []
-            for source in sources:
-                objects.append(f"{target}.{source.parent.name}.{source.name}.o")
-                run(["g++", *FLAGS, *flags, "-x", "c++", "-c", str(source), "-o", objects[-1]])
-            shared = ["-shared"] if "-fPIC" in flags else []
-            sanitizers = [f for f in flags if f.startswith("-fsanitize")]
-            temporary = f"{target}.tmp"
-            run(["g++", *shared, *sanitizers, *objects, "-o", temporary, *(libraries or []), "-lpthread"])
-            os.replace(temporary, target)
-            for path in objects:
-                os.unlink(path)
-    return target
-
-
-def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}\n{result.stderr}"
     return result
 
 
+def project_files(source: Path) -> list[Path]:
+    """The source and every header of ours that it includes, directly or not."""
+    found: list[Path] = []
+    waiting = [source.resolve()]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.append(path)
+        for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
+            candidates = [path.parent / name, CSRC / name, EMU / name]
+            waiting += [c.resolve() for c in candidates if c.exists()][:1]
+    return sorted(found)
+
+
+def digest_of(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:20]
+
+
+def compile_object(source: Path, flags: list[str]) -> Path:
+    contents = [part for path in project_files(source) for part in (path.name.encode(), path.read_bytes())]
+    # paths are not part of the key: a copy of the project (a mutant) shares the objects of its unchanged files
+    plain = [flag for flag in flags if not flag.startswith(f"-I{ROOT}")]
+    target = CACHE / f"{source.name}-{digest_of(' '.join(plain).encode(), *contents)}.o"
+    with filelock.FileLock(f"{target}.lock"):
+        if not target.exists():
+            run(["g++", *FLAGS, *flags, "-x", "c++", "-c", str(source), "-o", f"{target}.tmp"])
+            os.replace(f"{target}.tmp", target)
+    return target
+
+
+def build(name: str, sources: list[Path], flags: list[str], link: list[str]) -> Path:
+    """Compiles each source as C++ (a .cu too) and links them; returns the file in the cache."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    objects = [compile_object(source, flags) for source in sources]
+    key = digest_of(*(path.name.encode() for path in objects), " ".join(link).encode())
+    target = CACHE / f"{key}-{name}"
+    with filelock.FileLock(f"{target}.lock"):
+        if not target.exists():
+            run(["g++", *map(str, objects), "-o", f"{target}.tmp", *link, "-lpthread"])
+            os.replace(f"{target}.tmp", target)
+    return target
+
+
+def _torch_flags() -> tuple[list[str], list[str]]:
+    package = Path(torch.__file__).parent
+    compiling = ["-O2", "-fPIC", "-fvisibility=hidden", STABLE_ABI, f"-I{EMU}", f"-I{CSRC}"]
+    compiling += ["-isystem", f"{package / 'include'}", "-isystem", sysconfig.get_path("include")]
+    return compiling, ["-shared", f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10"]
+
+
 def emulated_ops() -> Path:
     """The CUDA half of every op, on CPU tensors, as torch.ops.cfol_fast_emulated."""
-    package = Path(torch.__file__).parent
-    flags = ["-O2", "-fPIC", "-DCFOL_EMULATED", "-DTORCH_TARGET_VERSION=0x020d000000000000", f"-I{EMU}", f"-I{CSRC}"]
-    flags += ["-isystem", f"{package / 'include'}", "-isystem", sysconfig.get_path("include")]
+    compiling, link = _torch_flags()
     sources = [*sorted(CSRC.glob("*.cpp")), *sorted(CSRC.glob("cuda/*.cu")), EMU / "control.cpp"]
-    return build("_emulated_ops.abi3.so", sources, flags, [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10"])
+    return build("_emulated_ops.abi3.so", sources, ["-DCFOL_EMULATED", *compiling], link)
+
+
+def cpu_ops() -> Path:
+    """The CPU half of every op, as setup.py builds it without nvcc."""
+    compiling, link = _torch_flags()
+    return build("_ops.abi3.so", [*sorted(CSRC.glob("*.cpp")), *sorted(CSRC.glob("cpu/*.cpp"))], compiling, link)
 
 
 def sanitizer_program(sanitizer: str, side: str) -> Path:
@@ -69,4 +105,5 @@ def sanitizer_program(sanitizer: str, side: str) -> Path:
     if side == "cuda":
         flags.append("-DCFOL_SIDE_CUDA")
         kernels = sorted(CSRC.glob("cuda/*.cu"))
-    return build(f"exercise-{sanitizer}-{side}", [*sorted(EMU.glob("exercise*.cpp")), *kernels], flags)
+    sources = [*sorted(EMU.glob("exercise*.cpp")), *kernels]
+    return build(f"exercise-{sanitizer}-{side}", sources, flags, [f"-fsanitize={sanitizer}"])
