@@ -133,7 +133,7 @@ class Figure:
     title: str
     caption: str
     charts: list[Chart]
-    legend: list[tuple[str, int]] = field(default_factory=list)  # (name, colour)
+    legend: list[tuple[str, int | None, bool]] = field(default_factory=list)  # (name, colour, pale)
     pair: bool = False
 
 

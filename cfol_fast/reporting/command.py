@@ -12,7 +12,8 @@ DESCRIPTION = """\
 Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with intervals, the learned class
 distribution, training curves, confusions under attack, a gallery and the configuration. Every chart is also written as PNG and
 every table as CSV and LaTeX, into a folder beside the page. Runs of one configuration with different seeds become one column with
-mean and deviation. A folder that holds runs stands for all of them; an unfinished run is shown with what there is.
+mean and deviation. A folder that holds runs stands for all of them; a recipe's folder gives
+its page beside the paper's numbers; an unfinished run is shown with what there is.
 
 example:
   cfol-fast report runs/erm runs/cfol --out report.html
@@ -49,11 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cfol_fast.recipes import page as recipe_page
     from cfol_fast.reporting import png, terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
     from cfol_fast.reporting.tables import comparison_table
     from cfol_fast.reporting.wording import headline
 
+    if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
+        print(f"page:  {recipe_page.write_page(args.runs[0], args.out)}")
+        return 0
     pictures = not args.no_pictures
     if pictures and not png.available():
         print("no PNG pictures: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)

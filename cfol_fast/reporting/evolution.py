@@ -17,7 +17,7 @@ def _over_epochs(
 ) -> tuple[list[float], list[list[float]]]:
     """Epochs that every run of the group has, and the picked value of each run there."""
     tables = []
-    for run in group.runs:
+    for run in group.counted:
         table = {}
         for row in getattr(run, rows):
             value = pick(row)
@@ -48,26 +48,51 @@ def _kept(group: Group) -> list[tuple[float, str]]:
     return []
 
 
-def _split_name(comparison: Comparison) -> str:
-    splits = {
-        str(row.get("split")) for group in comparison.groups for run in group.runs for row in run.validation
-    }
-    return "test set" if splits == {"test"} else "hold-out"
-
-
 Pick = Callable[[dict[str, Any]], float | None]  # a number of a row of metrics.jsonl
 
 
+def _source(comparison: Comparison) -> tuple[str, str]:
+    """Where accuracies over the epochs come from: the validations, or without a hold-out the training rows; and its name."""
+    rows = [row for group in comparison.groups for run in group.runs for row in run.validation]
+    if not rows:
+        return "train", "training images as the attack met them"
+    return "validation", "test set" if {str(row.get("split")) for row in rows} == {"test"} else "hold-out"
+
+
 def _measure(metric: str) -> Pick:
-    return lambda row: row["robust"].metric(metric) if row["robust"] else None
+    """The average or the worst class of a row of either kind."""
+
+    def pick(row: dict[str, Any]) -> float | None:
+        if row["kind"] == "validation":
+            return row["robust"].metric(metric) if row["robust"] else None
+        # Over classes, not over the examples seen: a method that draws hard classes more often would look worse than it is.
+        right = [1 - float(error) for error in row.get("class_error") or [] if error is not None]
+        if not right:
+            return None
+        return min(right) if metric == "worst" else sum(right) / len(right)
+
+    return pick
+
+
+def _class_accuracy(name: str, place: int) -> Pick:
+    """The robust accuracy of one class in a row of either kind."""
+
+    def pick(row: dict[str, Any]) -> float | None:
+        if row["kind"] == "validation":
+            return row["robust"].per_class.get(name) if row["robust"] else None
+        errors = row.get("class_error") or []
+        return 1 - float(errors[place]) if place < len(errors) and errors[place] is not None else None
+
+    return pick
 
 
 def accuracy_lines(comparison: Comparison) -> Figure | None:
     """Average and worst class over the epochs, all groups together."""
+    rows, where = _source(comparison)
     lines = []
     for group in comparison.groups:
         for metric, dashed in (("average", False), ("worst", True)):
-            epochs, series = _over_epochs(group, _measure(metric), "validation")
+            epochs, series = _over_epochs(group, _measure(metric), rows)
             if len(epochs) > 1:
                 mean, low, high = _mean_line(series)
                 name = f"{group.label}, {METRICS[metric].lower()}"
@@ -78,30 +103,31 @@ def accuracy_lines(comparison: Comparison) -> Figure | None:
     return Figure(
         "training",
         "Average and worst class over training",
-        f"Robust accuracy on the {_split_name(comparison)} in percent: the average (solid) and the worst class (dashed).",
+        f"Robust accuracy on the {where} in percent: the average (solid) and the worst class (dashed).",
         [LineChart("", lines, "epoch")],
-        [(group.label, group.colour) for group in comparison.groups],
+        [(group.label, group.colour, False) for group in comparison.groups],
     )
 
 
 def class_lines(comparison: Comparison) -> Figure | None:
     """Robust accuracy of each class over the epochs, a panel a group."""
-
-    def panel(group: Group) -> Chart | None:
-        def pick(name: str) -> Callable[[dict[str, Any]], float | None]:
-            return lambda row: row["robust"].per_class.get(name) if row["robust"] else None
-
-        found = {name: _over_epochs(group, pick(name), "validation") for name in comparison.classes}
-        return _follow(group, found, lowest=True)
-
-    charts = on_one_scale([chart for group in comparison.groups if (chart := panel(group)) is not None])
+    rows, where = _source(comparison)
+    charts: list[Chart] = []
+    for group in comparison.groups:
+        found = {
+            name: _over_epochs(group, _class_accuracy(name, place), rows)
+            for place, name in enumerate(comparison.classes)
+        }
+        chart = _follow(group, found, lowest=True)
+        if chart is not None:
+            charts.append(chart)
     if not charts:
         return None
     return Figure(
         "class-training",
         "Class accuracies over training",
-        f"Robust accuracy of the classes on the {_split_name(comparison)} in percent; {_coloured(comparison)} lowest at the end in colour.",
-        charts,
+        f"Robust accuracy of the classes on the {where} in percent; {_coloured(comparison)} lowest at the end in colour.",
+        on_one_scale(charts),
         pair=len(charts) > 1,
     )
 
@@ -169,7 +195,7 @@ def p_digits(comparison: Comparison) -> int:
     return 1 if len(comparison.classes) <= MANY else 2
 
 
-def _p_of(place: int) -> Callable[[dict[str, Any]], float | None]:
+def _p_of(place: int) -> Pick:
     return lambda row: float(row["p"][place]) if row.get("p") and place < len(row["p"]) else None
 
 

@@ -91,7 +91,7 @@ def measures(comparison: Comparison) -> Figure | None:
         "Accuracy in percent on the test set, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
         f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
         [DotChart("", names, dots)],
-        [(group.label, group.colour) for group in groups],
+        [(group.label, group.colour, False) for group in groups],
     )
 
 
@@ -149,6 +149,7 @@ def class_bars(comparison: Comparison) -> Figure | None:
         "Robust accuracy (solid) before clean accuracy (pale), in percent. The black line is the average and the red one the worst "
         f"class, both robust; the tinted classes are the 20 % tail. {ordered}{_whiskers(comparison)}",
         charts,
+        [("robust", None, False), ("clean", None, True)],
         pair=not many and len(charts) > 1,
     )
 
@@ -176,7 +177,7 @@ def tail_bars(comparison: Comparison) -> Figure | None:
         f"The {len(names)} weakest classes of {groups[0].label}",
         f"Robust accuracy in percent of the 20 % tail. {_whiskers(comparison)}",
         [BarChart("", names, bars)],
-        [(group.label, group.colour) for group in groups],
+        [(group.label, group.colour, False) for group in groups],
     )
 
 
@@ -205,7 +206,7 @@ def class_change(comparison: Comparison) -> Figure | None:
         "Who gains, who pays",
         caption + _whiskers(comparison),
         [BarChart("", order, bars, numbers=len(groups) <= 2, changes=changes)],
-        [(group.label, group.colour) for group in groups],
+        [(group.label, group.colour, False) for group in groups],
     )
 
 
@@ -216,7 +217,7 @@ def distribution(comparison: Comparison) -> Figure | None:
     digits = evolution.p_digits(comparison)
     charts: list[Chart] = []
     for group in comparison.groups:
-        last = [run.train[-1]["p"] for run in group.runs if run.train and run.train[-1].get("p")]
+        last = [run.train[-1]["p"] for run in group.counted if run.train and run.train[-1].get("p")]
         last = [p for p in last if len(p) == len(comparison.classes)]
         if not last:
             continue

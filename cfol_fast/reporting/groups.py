@@ -105,6 +105,11 @@ class Group:
         return not self.partial
 
     @property
+    def counted(self) -> list[Run]:
+        """The runs the group's numbers come from: those with a test result, or all when none has one."""
+        return [run for run in self.runs if run.tested or run.clean is not None] or self.runs
+
+    @property
     def heading(self) -> str:
         """The label, with the number of seeds behind its numbers."""
         count = len(self.shown) or len(self.runs)

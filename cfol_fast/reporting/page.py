@@ -19,11 +19,15 @@ def render(
     comparisons: Sequence[Comparison],
     title: str = "",
     extra: Sequence[Table] = (),
+    extra_figures: Sequence[Figure] = (),
     pictures: Mapping[str, str] | None = None,
 ) -> str:
-    """The page. `pictures`: figure key -> address of its picture file beside the page; `extra`: tables shown after the comparison."""
+    """The page. `pictures`: figure key -> address of its picture file beside the page; `extra` and `extra_figures`: shown
+    before everything else of the first part."""
+    before = "".join(_table_section(table) for table in extra)
+    before += "".join(_figure_section(drawn, f"extra-{drawn.key}", pictures or {}) for drawn in extra_figures)
     parts = [
-        _part(comparison, number, len(comparisons), extra if number == 0 else (), pictures or {})
+        _part(comparison, number, len(comparisons), before if number == 0 else "", pictures or {})
         for number, comparison in enumerate(comparisons)
     ]
     name = title or headline(comparisons[0])[0]
@@ -53,9 +57,7 @@ def part_key(number: int, count: int, key: str) -> str:
     return f"part{number + 1}-{key}" if count > 1 else key
 
 
-def _part(
-    comparison: Comparison, number: int, count: int, extra: Sequence[Table], pictures: Mapping[str, str]
-) -> str:
+def _part(comparison: Comparison, number: int, count: int, before: str, pictures: Mapping[str, str]) -> str:
     first, second = headline(comparison)
     level = "h1" if number == 0 else "h2"
     top = (
@@ -63,8 +65,7 @@ def _part(
         f'<p class="lead">{escape(second)}</p>{_notices(comparison)}{_cards(comparison)}'
     )
     made = {table.key: table for table in tables.build(comparison)}
-    blocks = [_table_section(table) for key in ("comparison",) if (table := made.get(key))]
-    blocks += [_table_section(table) for table in extra]
+    blocks = [before, _table_section(made["comparison"])]
     drawn = figures.build(comparison)
     blocks += [_figure_section(figure, part_key(number, count, figure.key), pictures) for figure in drawn]
     blocks.append(_gallery_section(comparison))
@@ -153,8 +154,9 @@ def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> st
     legend = ""
     if figure.legend:
         items = "".join(
-            f'<li><i style="background:var(--s{colour})"></i>{escape(name)}</li>'
-            for name, colour in figure.legend
+            f'<li><i style="background:var(--{"faint" if colour is None else f"s{colour}"}){";opacity:.35" if pale else ""}"></i>'
+            f"{escape(name)}</li>"
+            for name, colour, pale in figure.legend
         )
         legend = f'<ul class="legend">{items}</ul>'
     panels = ""

@@ -44,8 +44,8 @@ def available() -> bool:
     return True
 
 
-def write(figure: Figure, path: Path, heading: str = "") -> Path:
-    """Write one figure as a PNG; `heading` stands above it (the figure's title when empty)."""
+def write(figure: Figure, path: Path, heading: str = "", note: str = "") -> Path:
+    """Write one figure as a PNG; `heading` stands above it (the figure's title when empty), `note` small below that."""
     try:
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -58,7 +58,7 @@ def write(figure: Figure, path: Path, heading: str = "") -> Path:
         down = -(-len(figure.charts) // across)
         heights = [_height(chart) for chart in figure.charts]
         tall = [max(heights[row * across : (row + 1) * across]) for row in range(down)]
-        top = 0.75 if figure.legend else 0.55
+        top = 0.5 + 0.26 * bool(figure.legend) + 0.22 * bool(note)
         size = (10.0, sum(tall) + top + 0.1)
         layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - top / size[1]), wspace=0.04, hspace=0.05)
         picture = Picture(figsize=size, dpi=DOTS_PER_INCH, layout=layout, facecolor="white")
@@ -67,7 +67,9 @@ def write(figure: Figure, path: Path, heading: str = "") -> Path:
         picture.text(
             0.012, 1 - 0.16 * inch, heading or figure.title, fontsize=13, fontweight="bold", va="top"
         )
-        _legend(picture, figure, 1 - 0.44 * inch)
+        if note:
+            picture.text(0.012, 1 - 0.46 * inch, note, fontsize=9, va="top", color=_INK["muted"])
+        _legend(picture, figure, 1 - (0.66 if note else 0.44) * inch)
         grid = picture.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": tall})
         for place, axes in enumerate(grid.flat):
             if place < len(figure.charts):
@@ -88,7 +90,10 @@ def _legend(picture: Any, figure: Figure, y: float) -> None:
     from matplotlib.patches import Patch
 
     if figure.legend:
-        handles = [Patch(color=_colour(colour), label=name) for name, colour in figure.legend]
+        handles = [
+            Patch(color=_colour(colour), alpha=0.3 if pale else 1, label=name)
+            for name, colour, pale in figure.legend
+        ]
         picture.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0.006, y), ncols=min(5, len(handles)), frameon=False,
             borderaxespad=0, handlelength=0.9, handleheight=0.9, columnspacing=1.4, labelcolor=_INK["muted"],

@@ -9,9 +9,10 @@ from urllib.parse import quote
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.reporting import figures, page, png, tables
+from cfol_fast.reporting.charts import Figure
 from cfol_fast.reporting.groups import Comparison, compare, separate
 from cfol_fast.reporting.runs import Run, find_runs, load_run
-from cfol_fast.reporting.wording import headline
+from cfol_fast.reporting.wording import headline, setting_phrase
 
 
 def read_comparisons(
@@ -42,12 +43,13 @@ def write_report(
     baseline: str | None = None,
     title: str = "",
     extra: Sequence[tables.Table] = (),
+    extra_figures: Sequence[Figure] = (),
     pictures: bool = True,
 ) -> Path:
     """Write the page of `runs` to `out` and return its path.
 
     separate: runs on different data sets one after another instead of an error. baseline: the method differences are measured from
-    (ERM by default, else the first run). extra: tables to show after the comparison (a recipe's, beside the paper's numbers).
+    (ERM by default, else the first run). extra, extra_figures: shown first (a recipe's, beside the paper's numbers).
     pictures: also draw every chart as PNG, which needs matplotlib.
     """
     out = Path(out)
@@ -56,7 +58,7 @@ def write_report(
     comparisons = read_comparisons(runs, separate, baseline)
     folder = files_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
-    addresses = {}
+    drawn = {f"extra-{figure.key}": figure for figure in extra_figures} if pictures else {}
     for number, comparison in enumerate(comparisons):
         for table in [*tables.build(comparison), *(extra if number == 0 else ())]:
             key = page.part_key(number, len(comparisons), table.key)
@@ -64,10 +66,11 @@ def write_report(
             atomic.write_text(folder / f"{key}.tex", table.latex())
         if pictures:
             for figure in figures.build(comparison):
-                key = page.part_key(number, len(comparisons), figure.key)
-                png.write(figure, folder / f"{key}.png")
-                addresses[key] = quote(f"{folder.name}/{key}.png")
-    atomic.write_text(out, page.render(comparisons, title, extra, addresses))
+                drawn[page.part_key(number, len(comparisons), figure.key)] = figure
+    for key, figure in drawn.items():
+        png.write(figure, folder / f"{key}.png")
+    addresses = {key: quote(f"{folder.name}/{key}.png") for key in drawn}
+    atomic.write_text(out, page.render(comparisons, title, extra, extra_figures, addresses))
     return out
 
 
@@ -77,4 +80,5 @@ def picture(runs: Sequence[Path | str], path: Path | str, baseline: str | None =
     figure = figures.class_bars(comparison)
     if figure is None:
         raise InputError(f"none of the runs has an accuracy to draw yet: {', '.join(map(str, runs))}")
-    return png.write(figure, Path(path), headline(comparison)[0])
+    note = f"Accuracy by class in percent, with the average and the worst class under attack. {setting_phrase(comparison)}"
+    return png.write(figure, Path(path), headline(comparison)[0], note)

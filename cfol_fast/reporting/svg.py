@@ -203,7 +203,7 @@ def _columns(canvas: Canvas, chart: BarChart) -> None:
             canvas.rect(x + gap / 2, y_of(value), step - gap, end - y_of(value), kind)
             low, high = bars.low[place], bars.high[place]
             if step > 5 and low is not None and high is not None and high > low:
-                canvas.line(x + step / 2, y_of(low), x + step / 2, y_of(high), "whisker")
+                canvas.line(x + step / 2, y_of(low), x + step / 2, y_of(high), "whisker thin")
         canvas.close()
     canvas.line(left, end, right, end, "base")
     heights = spread([y_of(rule.value) for rule in chart.rules], 15, start, end)
@@ -260,7 +260,7 @@ def _lines(canvas: Canvas, chart: LineChart) -> None:
         canvas.line(left, y_of(rule.value), right, y_of(rule.value), rule.kind)
         canvas.text(left + 5, y_of(rule.value) - 5, rule.label, f"{rule.kind} halo axis")
     for line in chart.lines:
-        _one_line(canvas, line, x_of, y_of, chart.digits)
+        _one_line(canvas, line, x_of, y_of, chart.x_label.split(",")[0], chart.digits)
     # A line that ends early keeps its label at its own end; the others share the margin.
     early = [line for line in labelled if line.x[-1] < last - 0.12 * (last - first)]
     labelled = [line for line in labelled if line not in early]
@@ -281,7 +281,7 @@ def _lines(canvas: Canvas, chart: LineChart) -> None:
     canvas.height = end + 38
 
 
-def _one_line(canvas: Canvas, line: Line, x_of: Scale, y_of: Scale, digits: int) -> None:
+def _one_line(canvas: Canvas, line: Line, x_of: Scale, y_of: Scale, where: str, digits: int) -> None:
     canvas.open(line.colour, "", f"{line.name}: {percent(line.y[-1], digits)} % at the end")
     if line.low and line.high:
         upper = [(x_of(x), y_of(y)) for x, y in zip(line.x, line.high, strict=True)]
@@ -297,7 +297,7 @@ def _one_line(canvas: Canvas, line: Line, x_of: Scale, y_of: Scale, digits: int)
     canvas.path([(x_of(x), y_of(y)) for x, y in zip(line.x, line.y, strict=True)], kind)
     if len(line.x) <= 40:
         for x, y in zip(line.x, line.y, strict=True):
-            canvas.circle(x_of(x), y_of(y), 5, "hit", f"{line.name}, epoch {x:g}: {percent(y, digits)} %")
+            canvas.circle(x_of(x), y_of(y), 5, "hit", f"{line.name}, {where} {x:g}: {percent(y, digits)} %")
     canvas.close()
 
 

@@ -61,7 +61,7 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
     label_room = max(len(group.label) for group in groups)
     bar_room = max(10, room - name_room - label_room - 18)
     lines = [
-        f"Robust accuracy in percent, the weakest class of {groups[0].label} first" + _left_out(names, shown),
+        f"Robust accuracy in percent, weakest class of {groups[0].label} first" + _left_out(names, shown),
         "",
     ]
     for name in shown:

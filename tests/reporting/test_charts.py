@@ -1,0 +1,194 @@
+"""Chart descriptions hold the files' numbers, and both drawings of a description show all of it."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cfol_fast.reporting import figures, png, svg
+from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, ticks
+from cfol_fast.reporting.report import read_comparisons
+from cfol_fast.reporting.runs import load_run
+from cfol_fast.reporting.wording import percent
+from tests.reporting.synthetic_runs import FASHION, make_run
+
+EVERYTHING = {
+    "measures",
+    "classes",
+    "change",
+    "training",
+    "class-training",
+    "distribution",
+    "distribution-training",
+    "confusion",
+}
+
+
+def build(*folders):
+    return {figure.key: figure for figure in figures.build(read_comparisons(folders)[0])}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    top = tmp_path_factory.mktemp("pair")
+    return make_run(top / "erm", "erm"), make_run(top / "cfol", "cfol")
+
+
+@pytest.fixture(scope="module")
+def drawn(pair):
+    return build(*pair)
+
+
+def test_a_comparison_has_every_chart_of_the_paper(drawn):
+    assert set(drawn) == EVERYTHING
+
+
+def test_class_bars_show_clean_and_robust_accuracy_with_average_and_worst_lines(drawn, pair):
+    for chart, folder in zip(drawn["classes"].charts, pair, strict=True):
+        run = load_run(folder)
+        assert chart.categories == FASHION
+        clean, robust = chart.bars
+        assert clean.pale
+        assert robust.values == list(run.robust.per_class.values())
+        assert clean.values == list(run.clean.per_class.values())
+        assert list(zip(robust.low, robust.high, strict=True)) == list(run.robust.interval.values())
+        assert [(rule.kind, rule.value) for rule in chart.rules] == [
+            ("average", run.robust.average),
+            ("worst", run.robust.worst),
+        ]
+        lowest = sorted(FASHION, key=run.robust.per_class.get)[:2]
+        assert {FASHION[place] for place in chart.marked} == set(lowest)
+
+
+def test_the_distribution_is_the_last_of_the_metrics_and_its_course_all_of_them(drawn, pair):
+    rows = load_run(pair[1]).train
+    assert drawn["distribution"].charts[0].bars[0].values == rows[-1]["p"]
+    shirt = next(line for line in drawn["distribution-training"].charts[0].lines if line.name == "Shirt")
+    assert shirt.y == [row["p"][FASHION.index("Shirt")] for row in rows]
+    assert len(drawn["distribution"].charts) == 1  # ERM learns none
+
+
+def test_class_accuracies_over_epochs_come_from_the_validations(drawn, pair):
+    rows = load_run(pair[0]).validation
+    bag = next(line for line in drawn["class-training"].charts[0].lines if line.name == "Bag")
+    assert bag.y == [row["robust"].per_class["Bag"] for row in rows]
+
+
+def test_without_a_hold_out_the_training_rows_are_shown_instead(tmp_path):
+    folder = make_run(tmp_path / "run")
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"kind": "train"' in line))
+    made = build(folder)
+    rows = load_run(folder).train
+    bag = next(line for line in made["class-training"].charts[0].lines if line.name == "Bag")
+    assert bag.y == [1 - row["class_error"][FASHION.index("Bag")] for row in rows]
+    worst = next(line for line in made["training"].charts[0].lines if line.dashed)
+    assert worst.y == pytest.approx([1 - max(row["class_error"]) for row in rows])
+    assert "training images" in made["class-training"].caption
+
+
+def test_the_confusion_matrix_is_the_one_of_the_robust_test(drawn, pair):
+    confusion = load_run(pair[0]).robust.confusion
+    matrix = drawn["confusion"].charts[0]
+    assert matrix.values == [[count / sum(row) for count in row] for row in confusion]
+    assert matrix.right == list(range(10))
+
+
+def test_seeds_are_drawn_with_one_deviation(tmp_path):
+    made = build(*[make_run(tmp_path / str(seed), seed=seed) for seed in range(3)])
+    bars = made["classes"].charts[0].bars[1]
+    for value, low, high in zip(bars.values, bars.low, bars.high, strict=True):
+        assert value - low == pytest.approx(high - value)
+    assert "one standard deviation" in made["classes"].caption
+    assert made["training"].charts[0].lines[0].low
+
+
+@pytest.mark.parametrize("classes", [100, 200])
+def test_many_classes_are_sorted_with_the_tail_marked_and_named(tmp_path, classes):
+    made = build(*[make_run(tmp_path / m, m, classes=classes, epochs=3) for m in ("erm", "cfol")])
+    erm, cfol = made["classes"].charts
+    assert erm.columns
+    assert erm.categories == cfol.categories
+    assert erm.bars[1].values == sorted(erm.bars[1].values)
+    assert erm.marked == frozenset(range(classes // 5))
+    assert len(cfol.marked) == classes // 5
+    assert made["tail"].charts[0].categories == erm.categories[: classes // 5]
+    assert len(made["confusion"].charts[0].columns) == 20
+    assert all(len(chart.lines) == 6 for chart in made["class-training"].charts)
+
+
+def numbers_in(chart):
+    """Every value a chart shows, as its hover titles write it."""
+    if isinstance(chart, (BarChart, DotChart)):
+        series = chart.bars if isinstance(chart, BarChart) else chart.dots
+        return [value for one in series for value in one.values if value is not None]
+    if isinstance(chart, LineChart):
+        return [value for line in chart.lines for value in line.y]
+    return [value for row in chart.values for value in row]
+
+
+@pytest.mark.parametrize("key", sorted(EVERYTHING))
+@pytest.mark.parametrize("width", [1010, 342])
+def test_each_value_of_a_chart_is_named_in_its_drawing(drawn, key, width):
+    for chart in drawn[key].charts:
+        text = svg.draw(chart, width, "wide")
+        titles = re.findall(r"<title>([^<]*)</title>", text)
+        named = " ".join(titles)
+        for value in numbers_in(chart):
+            assert f"{percent(value)} %" in named
+        assert "nan" not in text.lower()
+
+
+@pytest.mark.parametrize("key", sorted(EVERYTHING))
+def test_drawings_stay_inside_their_frame(drawn, key):
+    for chart in drawn[key].charts:
+        for width in (1010.0, 478.0, 342.0):
+            text = svg.draw(chart, width, "wide")
+            height = float(re.search(r'viewBox="0 0 \S+ (\d+)"', text).group(1))
+            for x, y, w, h in re.findall(
+                r'<rect[^>]*? x="([\d.-]+)" y="([\d.-]+)" width="([\d.-]+)" height="([\d.-]+)"', text
+            ):
+                assert -0.2 <= float(x) <= float(x) + float(w) <= width + 0.2
+                assert -0.2 <= float(y) <= float(y) + float(h) <= height + 0.2
+
+
+def test_pictures_are_drawn_from_the_description_that_the_page_uses(drawn, tmp_path):
+    for figure in drawn.values():
+        path = png.write(figure, tmp_path / f"{figure.key}.png")
+        image = np.asarray(Image.open(path).convert("RGB"))
+        assert image.shape[1] == 1600
+        assert (image < 250).any(axis=2).mean() > 0.01  # not an empty sheet
+
+
+def test_a_changed_description_is_a_changed_picture(drawn, tmp_path):
+    from dataclasses import replace
+
+    figure = drawn["distribution"]
+    chart = figure.charts[0]
+    bars = replace(chart.bars[0], values=list(reversed(chart.bars[0].values)))
+    other = replace(figure, charts=[replace(chart, bars=[bars])])
+    first, second = (Image.open(png.write(f, tmp_path / f"{n}.png")) for n, f in enumerate((figure, other)))
+    assert (np.asarray(first) != np.asarray(second)).any()
+    again = io.BytesIO(png.write(figure, tmp_path / "again.png").read_bytes())
+    assert (np.asarray(first) == np.asarray(Image.open(again))).all()
+
+
+def test_every_kind_of_chart_is_covered_here(drawn):
+    kinds = {type(chart) for figure in drawn.values() for chart in figure.charts}
+    assert kinds == {BarChart, LineChart, DotChart, Matrix}
+
+
+def test_labels_are_pushed_apart_and_kept_in_range():
+    placed = svg.spread([10, 11, 12, 100], 13, 0, 110)
+    assert all(b - a >= 12.999 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
+    assert max(placed) <= 110
+
+
+def test_scales_end_at_round_numbers():
+    assert [round_up(v) for v in (0.137, 0.61, 1.0, 0.006)] == pytest.approx([0.15, 0.8, 1.0, 0.006])
+    assert ticks(0, 1, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(1, 12, 4, whole=True) == [5, 10]

@@ -1,0 +1,152 @@
+"""Seeds become one group, methods keep their colours, and only comparable runs are compared."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from cfol_fast.errors import InputError
+from cfol_fast.reporting.groups import compare
+from cfol_fast.reporting.report import read_comparisons
+from cfol_fast.reporting.runs import load_run
+from cfol_fast.reporting.wording import attack_phrase, duration, headline, points, radius
+from tests.reporting.synthetic_runs import change, make_run
+
+
+def comparison(*folders, **options):
+    return compare([load_run(folder) for folder in folders], **options)
+
+
+def test_seeds_of_one_configuration_are_a_mean_and_a_deviation(tmp_path):
+    folders = [make_run(tmp_path / str(seed), "cfol", seed=seed) for seed in range(3)]
+    made = comparison(*folders)
+    assert [group.seeds for group in made.groups] == [["0", "1", "2"]]
+    worst = [load_run(folder).robust.worst for folder in folders]
+    stat = made.groups[0].stat("robust", "worst")
+    assert stat.mean == pytest.approx(statistics.mean(worst))
+    assert stat.deviation == pytest.approx(statistics.stdev(worst))
+    shirt = [load_run(folder).robust.per_class["Shirt"] for folder in folders]
+    assert made.groups[0].class_stat("robust", "Shirt").deviation == pytest.approx(statistics.stdev(shirt))
+
+
+def test_a_single_run_has_the_interval_of_its_file(tmp_path):
+    folder = make_run(tmp_path / "run")
+    stat = comparison(folder).groups[0].class_stat("robust", "Bag")
+    assert (stat.low, stat.high) == load_run(folder).robust.interval["Bag"]
+
+
+def test_other_settings_are_another_group_and_its_label_says_which(tmp_path):
+    made = comparison(
+        make_run(tmp_path / "a", params={"gamma": 0.5}),
+        make_run(tmp_path / "b", params={"gamma": 0.9}),
+        make_run(tmp_path / "c", seed=1, params={"gamma": 0.9}),
+    )
+    assert [(group.label, len(group.runs)) for group in made.groups] == [
+        ("CFOL-AT (gamma 0.5)", 1),
+        ("CFOL-AT (gamma 0.9)", 2),
+    ]
+
+
+def test_where_a_run_was_carried_out_does_not_split_a_group(tmp_path):
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)
+    change(second / "config.json", "device", to="cuda:1")
+    change(second / "config.json", "data", "root", to="/elsewhere")
+    assert len(comparison(first, second).groups) == 1
+
+
+def test_erm_is_the_baseline_wherever_it_stands_and_another_can_be_chosen(tmp_path):
+    cfol, erm = make_run(tmp_path / "cfol", "cfol"), make_run(tmp_path / "erm", "erm")
+    assert [group.method for group in comparison(cfol, erm).groups] == ["erm", "cfol"]
+    assert comparison(erm, cfol, baseline="cfol").baseline.method == "cfol"
+    assert comparison(erm, cfol, baseline="CFOL-AT").baseline.method == "cfol"
+    with pytest.raises(InputError, match=r"no run of the baseline 'trades'.*cfol, erm"):
+        comparison(erm, cfol, baseline="trades")
+
+
+def test_a_method_has_the_same_colour_on_every_page(tmp_path):
+    runs = {method: make_run(tmp_path / method, method) for method in ("erm", "cfol", "lcvar", "fol")}
+    everything = {group.method: group.colour for group in comparison(*runs.values()).groups}
+    assert len(set(everything.values())) == 4
+    for method, folder in runs.items():
+        assert comparison(folder).groups[0].colour == everything[method]
+
+
+def test_many_groups_never_run_out_of_colours(tmp_path):
+    folders = [make_run(tmp_path / str(i), params={"gamma": 0.05 * i}) for i in range(1, 13)]
+    assert all(0 <= group.colour < 8 for group in comparison(*folders).groups)
+
+
+def test_runs_on_different_data_sets_are_refused_with_the_way_out(tmp_path):
+    folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", dataset="cifar10")]
+    with pytest.raises(InputError, match=r"different data sets.*cifar10.*fashion-mini.*--separate"):
+        read_comparisons(folders)
+    assert [made.dataset for made in read_comparisons(folders, separately=True)] == [
+        "fashion-mini",
+        "cifar10",
+    ]
+
+
+def test_runs_with_other_classes_are_refused(tmp_path):
+    names = [f"c{i}" for i in range(10)]
+    folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", names=names)]
+    with pytest.raises(InputError, match=r"has the classes 10 \(c0, c1, c2...\)"):
+        read_comparisons(folders)
+
+
+def test_an_unfinished_seed_is_left_out_of_the_mean(tmp_path):
+    done, stopped = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1, stopped=4)
+    group = comparison(done, stopped).groups[0]
+    assert group.label == "CFOL-AT"
+    assert len(group.runs) == 2
+    assert group.stat("robust", "average").mean == load_run(done).robust.average
+
+
+def test_a_group_without_a_test_result_shows_its_last_validation(tmp_path):
+    folder = make_run(tmp_path / "run", stopped=7)
+    group = comparison(folder).groups[0]
+    assert group.partial == "hold-out, epoch 7 of 12"
+    assert group.stat("robust", "worst").mean == load_run(folder).validation[-1]["robust"].worst
+
+
+def test_an_unfinished_run_is_not_what_the_headline_is_about(tmp_path):
+    made = comparison(make_run(tmp_path / "erm", "erm"), make_run(tmp_path / "cfol", "cfol", stopped=7))
+    assert made.focus is None
+    assert headline(made)[0].startswith("ERM-AT holds")
+
+
+def test_the_headline_says_which_way_the_worst_class_went(tmp_path):
+    erm, cfol = make_run(tmp_path / "erm", "erm"), make_run(tmp_path / "cfol", "cfol")
+    for worst, words in (
+        (0.4, "lifts the worst class from 20.0 to 40.0"),
+        (0.1, "lowers the worst class from 20.0 to 10.0"),
+        (0.2, "leaves the worst class at 20.0"),
+    ):
+        change(erm / "result.json", "test", "robust", "worst", to=0.2)
+        change(cfol / "result.json", "test", "robust", "worst", to=worst)
+        assert f"CFOL-AT {words}" in headline(comparison(erm, cfol))[0]
+
+
+def test_a_difference_within_the_intervals_is_called_possible_chance(tmp_path):
+    erm, cfol = make_run(tmp_path / "erm", "erm"), make_run(tmp_path / "cfol", "cfol")
+    assert "chance" not in headline(comparison(erm, cfol))[1]
+    for folder, share, ends in ((erm, 0.30, [0.25, 0.36]), (cfol, 0.33, [0.28, 0.39])):
+        change(folder / "result.json", "test", "robust", "worst", to=share)
+        change(folder / "result.json", "test", "robust", "interval", "Shirt", to=ends)
+    assert "may be chance" in headline(comparison(erm, cfol))[1]
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"),
+    [(8 / 255, "8/255"), (0.1, "0.1"), (0.5, "0.5"), (1 / 255, "1/255"), (0.031, "0.031"), (0, "0")],
+)
+def test_perturbation_sizes_are_quoted_as_people_do(eps, text):
+    assert radius(eps) == text
+
+
+def test_attacks_and_times_in_words():
+    assert attack_phrase({"kind": "pgd", "steps": 20, "eps": 8 / 255, "norm": "linf"}) == "PGD-20, ε = 8/255"
+    assert attack_phrase({"kind": "autoattack", "eps": 0.1}) == "AutoAttack, ε = 0.1"
+    assert attack_phrase({}) == ""
+    assert [duration(s) for s in (None, 5, 171.3, 7260)] == ["–", "5 s", "2 min 51 s", "2 h 01 min"]
+    assert [points(d) for d in (0.293, -0.031, 0.0001, -0.0001)] == ["+29.3", "−3.1", "0.0", "0.0"]
