@@ -55,3 +55,6 @@ test: $(STAMP)/build $(STAMP)/dev $(STAMP)/ffcv
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so
+
+mutants: $(STAMP)/build $(STAMP)/dev
+	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
