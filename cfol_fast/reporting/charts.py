@@ -170,6 +170,25 @@ def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[
     return found
 
 
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions as near to the wanted ones as can be (least squares), at least `gap` apart, within [low, high] if they fit."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    # With i * gap taken off, "at least gap apart" means "not falling": neighbours that fall are pooled at their mean.
+    pools: list[list[float]] = []  # (sum, count)
+    for rank, i in enumerate(order):
+        pools.append([wanted[i] - rank * gap, 1])
+        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
+            total, count = pools.pop()
+            pools[-1][0] += total
+            pools[-1][1] += count
+    levels = [total / count for total, count in pools for _ in range(int(count))]
+    top = max(low, high - (len(wanted) - 1) * gap)
+    placed = [0.0] * len(wanted)
+    for rank, i in enumerate(order):
+        placed[i] = min(max(levels[rank], low), top) + rank * gap
+    return placed
+
+
 def share_ticks(top: float, about: int = 5) -> list[tuple[float, str]]:
     """Ticks of a scale of shares, written in percent."""
     return [(value, f"{100 * value:g}".rstrip()) for value in (round(t, 10) for t in ticks(0, top, about))]

@@ -105,7 +105,7 @@ def accuracy_lines(comparison: Comparison) -> Figure | None:
         "Average and worst class over training",
         f"Robust accuracy on the {where} in percent: the average (solid) and the worst class (dashed).",
         [LineChart("", lines, "epoch")],
-        [(group.label, group.colour, False) for group in comparison.groups],
+        [(group.legend, group.colour, False) for group in comparison.groups],
     )
 
 

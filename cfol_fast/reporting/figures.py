@@ -88,10 +88,10 @@ def measures(comparison: Comparison) -> Figure | None:
     return Figure(
         "measures",
         "Average, tail and worst class",
-        "Accuracy in percent on the test set, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
+        "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
         f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
         [DotChart("", names, dots)],
-        [(group.label, group.colour, False) for group in groups],
+        [(group.legend, group.colour, False) for group in groups],
     )
 
 
@@ -177,13 +177,13 @@ def tail_bars(comparison: Comparison) -> Figure | None:
         f"The {len(names)} weakest classes of {groups[0].label}",
         f"Robust accuracy in percent of the 20 % tail. {_whiskers(comparison)}",
         [BarChart("", names, bars)],
-        [(group.label, group.colour, False) for group in groups],
+        [(group.legend, group.colour, False) for group in groups],
     )
 
 
 def class_change(comparison: Comparison) -> Figure | None:
     """All groups in one panel, class by class, where the classes can be named."""
-    groups = [group for group in _shown(comparison) if group.accuracies("robust")]
+    groups = [group for group in _shown(comparison) if group.accuracies("robust") and group.tested]
     if len(groups) < 2 or len(comparison.classes) > MANY:
         return None
     order = [
@@ -206,7 +206,7 @@ def class_change(comparison: Comparison) -> Figure | None:
         "Who gains, who pays",
         caption + _whiskers(comparison),
         [BarChart("", order, bars, numbers=len(groups) <= 2, changes=changes)],
-        [(group.label, group.colour, False) for group in groups],
+        [(group.legend, group.colour, False) for group in groups],
     )
 
 

@@ -116,6 +116,11 @@ class Group:
         return f"{self.label}, {count} seeds" if count > 1 else self.label
 
     @property
+    def legend(self) -> str:
+        """The label, marked when its numbers are not test results."""
+        return f"{self.label}, unfinished ({self.partial})" if self.partial else self.label
+
+    @property
     def note(self) -> str:
         return f"Unfinished: {self.partial}" if self.partial else ""
 

@@ -161,12 +161,12 @@ def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> st
         legend = f'<ul class="legend">{items}</ul>'
     panels = ""
     for number, chart in enumerate(figure.charts):
-        title = f"<h3>{escape(chart.title)}</h3>" if chart.title else ""
-        note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
+        note = f' <span class="note">{escape(chart.note)}</span>' if chart.note else ""
+        title = f"<h3>{escape(chart.title)}{note}</h3>" if chart.title or note else ""
         drawings = svg.draw(chart, PAIR if figure.pair else WIDE, "wide") + svg.draw(
             chart, NARROW_WIDTH, "narrow"
         )
-        panels += f'<div class="panel" data-chart="{key}-{number}">{title}{note}{drawings}</div>'
+        panels += f'<div class="panel" data-chart="{key}-{number}">{title}{drawings}</div>'
     files = f'<p class="files"><a href="{escape(pictures[key])}">PNG</a></p>' if key in pictures else ""
     return (
         f'<section id="{key}"><h2>{escape(figure.title)}</h2><p class="caption">{prose(figure.caption)}</p>'

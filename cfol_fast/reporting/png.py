@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.charts import BarChart, DotChart, Figure, LineChart, Matrix, share_ticks, ticks
-from cfol_fast.reporting.svg import shorten, spread
+from cfol_fast.reporting.charts import (
+    BarChart,
+    DotChart,
+    Figure,
+    Line,
+    LineChart,
+    Matrix,
+    share_ticks,
+    spread,
+    ticks,
+)
+from cfol_fast.reporting.svg import shorten
 from cfol_fast.reporting.theme import INK, SERIES
 from cfol_fast.reporting.wording import percent, points
 
@@ -253,6 +263,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
             alpha=0.6 if faint else 1,
         )  # fmt: skip
     labelled = [line for line in chart.lines if line.label]
+    labelled += [Line(rule.label, None, [last], [rule.value], label=rule.label) for rule in chart.rules]
     heights = spread([line.y[-1] for line in labelled], top * 0.052, 0, top)
     for line, y in zip(labelled, heights, strict=True):
         colour = _INK["muted"] if line.colour is None else _colour(line.colour)
@@ -262,14 +273,6 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         )  # fmt: skip
     for rule in chart.rules:
         axes.axhline(rule.value, color=_RULE[rule.kind], lw=1.1, ls="--")
-        axes.annotate(
-            rule.label,
-            (first, rule.value),
-            (3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=_INK["muted"],
-        )
     for at, label in chart.marks:
         axes.axvline(at, color=_INK["faint"], lw=1, ls=":")
         axes.annotate(

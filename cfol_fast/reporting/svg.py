@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from cfol_fast.reporting.charts import BarChart, Chart, DotChart, Line, LineChart, Matrix, share_ticks, ticks
+from cfol_fast.reporting.charts import (
+    BarChart,
+    Chart,
+    DotChart,
+    Line,
+    LineChart,
+    Matrix,
+    share_ticks,
+    spread,
+    ticks,
+)
 from cfol_fast.reporting.wording import percent, points
 
 TEXT = 12.5  # px, as in page.css
@@ -214,23 +224,11 @@ def _columns(canvas: Canvas, chart: BarChart) -> None:
     canvas.height = end + 26
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions close to the wanted ones, at least `gap` apart and within [low, high] if they fit."""
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed = [0.0] * len(wanted)
-    at = low - gap
-    for i in order:
-        at = max(wanted[i], at + gap)
-        placed[i] = at
-    limit = high
-    for i in reversed(order):
-        placed[i] = min(placed[i], limit)
-        limit = placed[i] - gap
-    return placed
-
-
 def _lines(canvas: Canvas, chart: LineChart) -> None:
     labelled = [line for line in chart.lines if line.label]
+    labelled += [
+        Line(rule.label, None, [chart.span()[1]], [rule.value], label=rule.label) for rule in chart.rules
+    ]
     room = min(max((text_width(line.label, SMALL) for line in labelled), default=0) + 14, 0.36 * canvas.width)
     left, right = 32.0, canvas.width - max(room, 12)
     top = chart.top()
@@ -258,7 +256,6 @@ def _lines(canvas: Canvas, chart: LineChart) -> None:
         canvas.text(x_of(at), start - 7, label, "axis", anchor)
     for rule in chart.rules:
         canvas.line(left, y_of(rule.value), right, y_of(rule.value), rule.kind)
-        canvas.text(left + 5, y_of(rule.value) - 5, rule.label, f"{rule.kind} halo axis")
     for line in chart.lines:
         _one_line(canvas, line, x_of, y_of, chart.x_label.split(",")[0], chart.digits)
     # A line that ends early keeps its label at its own end; the others share the margin.

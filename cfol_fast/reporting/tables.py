@@ -48,10 +48,9 @@ class Table:
         for place, name in enumerate(self.columns):
             colour = self.colours[place] if place < len(self.colours) else None
             mark = f'<i style="background:var(--s{colour})"></i>' if colour is not None else ""
-            words = [f"<span>{escape(word)}</span>" for word in name.split()]
-            head += (
-                f"<th{' class=words' if self.words else ''}>{' '.join([mark + words[0], *words[1:]])}</th>"
-            )
+            words = [f"<span>{escape(word)}</span>" for word in name.split()] or [""]
+            words[0] = words[0].replace("<span>", f"<span>{mark}", 1)
+            head += f"<th{' class=words' if self.words else ''}>{' '.join(words)}</th>"
         body = []
         for row in self.rows:
             cells = ""

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from cfol_fast.reporting import figures, png, svg
-from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, ticks
+from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.runs import load_run
 from cfol_fast.reporting.wording import percent
@@ -183,9 +183,12 @@ def test_every_kind_of_chart_is_covered_here(drawn):
 
 
 def test_labels_are_pushed_apart_and_kept_in_range():
-    placed = svg.spread([10, 11, 12, 100], 13, 0, 110)
+    placed = spread([10, 11, 12, 100], 13, 0, 110)
     assert all(b - a >= 12.999 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
     assert max(placed) <= 110
+    assert spread([50, 50], 10, 0, 110) == [45, 55]
+    assert spread([1, 100], 10, 0, 110) == [1, 100]
+    assert spread([], 10, 0, 110) == []
 
 
 def test_scales_end_at_round_numbers():
