@@ -1,0 +1,21 @@
+"""Attacks: `PGD(model, eps)(x, y)` and its relatives; `create` makes one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from cfol_fast.attacks.attack import Attack, NoAttack
+from cfol_fast.attacks.pgd import FGSM, NFGSM, PGD, TRADES
+
+KINDS: dict[str, type[Attack]] = {kind.kind: kind for kind in (PGD, TRADES, FGSM, NFGSM, NoAttack)}
+
+__all__ = ["FGSM", "KINDS", "NFGSM", "PGD", "TRADES", "Attack", "NoAttack", "create"]
+
+
+def create(kind: str, model: nn.Module, **params: Any) -> Attack:
+    """The attack called `kind`: "pgd", "trades", "fgsm", "n-fgsm" or "none"."""
+    if kind not in KINDS:
+        raise ValueError(f"no attack is called {kind!r}; there are {', '.join(KINDS)}")
+    return KINDS[kind](model, **params)

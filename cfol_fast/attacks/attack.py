@@ -1,0 +1,90 @@
+"""What every attack has: a model, a random state on the device that can be saved, and a description for the records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import ops
+
+Radius = float | Tensor  # one number, or (B,) with one for each example
+
+
+class Attack(ABC):
+    """Called as `attack(x, y)`: x (B, C, H, W) in [0, 1], y (B,) int64 -> x_adv like x.
+
+    The model is left as it was: mode, gradients, `requires_grad` and BatchNorm statistics. Nothing is read back from the
+    device. `fault` collects the flags of kernels that cannot raise (on a GPU).
+    """
+
+    kind: str
+
+    def __init__(self, model: nn.Module, seed: int = 0) -> None:
+        self.model, self.seed = model, seed
+        first = next(model.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
+        self.rng, self.fault = ops.new_rng(seed, device), ops.new_fault(device)
+
+    @abstractmethod
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The attack and its parameters, for JSON."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.copy_(state["rng"])
+
+    def _to(self, device: torch.device) -> None:
+        """The random state follows the batches; this copies once, not at every step."""
+        if self.rng.device != device:
+            self.rng, self.fault = self.rng.to(device), self.fault.to(device)
+
+
+class NoAttack(Attack):
+    """Clean training and evaluation: x itself."""
+
+    kind = "none"
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return x
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+
+def check_radius(value: Radius, name: str) -> None:
+    """Refuses what is no radius or step size; the values of a tensor are checked by the kernels."""
+    if isinstance(value, Tensor):
+        if value.dim() > 1:
+            raise ValueError(
+                f"{name} must be a number or a tensor of shape (batch,), got the shape {tuple(value.shape)}"
+            )
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number or a tensor of shape (batch,), got {type(value).__name__}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+
+
+def describe_radius(value: Radius) -> float | str:
+    return "per example" if isinstance(value, Tensor) else float(value)
+
+
+def check_batch(x: Tensor, y: Tensor) -> None:
+    """Shapes and types only: looking at the values would read them back from the device."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2:
+        what = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a floating point tensor of shape (batch, ...) in [0, 1], got {what}")
+    if not isinstance(y, Tensor) or y.dtype != torch.int64:
+        raise TypeError(
+            f"y must be an int64 tensor, got {y.dtype if isinstance(y, Tensor) else type(y).__name__}"
+        )
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"y must have shape ({x.shape[0]},), one label for each image, got {tuple(y.shape)}")

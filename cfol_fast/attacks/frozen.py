@@ -1,0 +1,62 @@
+"""The model as an attack sees it: a function of its input alone, in eval mode, unchanged when the attack is over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast.attacks.tracing import plan_for
+
+Network = Callable[[Tensor], Tensor]
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode inside the block, and afterwards each in the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers that would record, reduce or compile the attack's passes."""
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.module
+    original = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
+    return bare(original) if isinstance(original, nn.Module) else model
+
+
+@contextlib.contextmanager
+def frozen(
+    model: nn.Module, device: torch.device, fast: bool = True, dtype: torch.dtype | None = None
+) -> Iterator[Network]:
+    """The model's logits as a function of x, with constant weights; gradients flow to the input.
+
+    fast: BatchNorm is folded where the model can be traced; a model that cannot be runs as it is.
+    dtype: the precision of the passes; without it that of the surrounding autocast, or the model's.
+    """
+    model = bare(model)
+    has_autocast = device.type != "meta" and torch.amp.is_autocast_available(device.type)
+    if dtype is None and has_autocast and torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    lower = dtype if dtype in (torch.bfloat16, torch.float16) else None
+    precision: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if has_autocast and (lower is not None or torch.is_autocast_enabled(device.type)):
+        precision = torch.autocast(device.type, lower, enabled=lower is not None)
+    with evaluation_mode(model), precision:
+        plan = plan_for(model) if fast else None
+        if plan is None:
+            yield model
+            return
+        with torch.no_grad():
+            layers = plan.freeze(model, lower)
+        yield partial(plan.forward, model, layers)

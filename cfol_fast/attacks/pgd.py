@@ -1,0 +1,253 @@
+"""Projected gradient ascent in the pixel cube: PGD, the attack of TRADES, and the two single-step attacks of fast training.
+
+One inner step is a pass of the frozen network, the loss's gradient with respect to the logits, the backward pass to the input
+and one native op that moves, projects and clamps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import ops
+from cfol_fast.attacks.attack import Attack, Radius, check_batch, check_radius, describe_radius
+from cfol_fast.attacks.frozen import Network, frozen
+from cfol_fast.attacks.losses import LOSSES
+
+NORMS = ("linf", "l2")
+
+
+class PGD(Attack):
+    """`steps` ascent steps of size `step` (default 2.5 eps / steps) in the eps-ball, from a uniform random start.
+
+    eps, step: numbers, or (B,) tensors for batches of B; both can also be given to a single call.
+    loss: "ce", "kl" (to the clean prediction, as in TRADES), "cw" (margin) or "dlr".
+    restarts: the best of several starts is kept per example: a fooled one first, then the larger loss.
+    start_radius: of the random start, default eps.
+    fast: fold BatchNorm and use the fused kernels; dtype: torch.bfloat16 runs the passes in lower precision.
+    """
+
+    kind = "pgd"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        eps: Radius,
+        step: Radius | None = None,
+        steps: int = 7,
+        random_start: bool = True,
+        norm: str = "linf",
+        loss: str = "ce",
+        restarts: int = 1,
+        seed: int = 0,
+        fast: bool = True,
+        dtype: torch.dtype | None = None,
+        start_radius: Radius | None = None,
+    ) -> None:
+        super().__init__(model, seed)
+        check_radius(eps, "eps")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps must be an integer of at least 1, got {steps!r}")
+        if step is not None:
+            check_radius(step, "step")
+        if start_radius is not None:
+            check_radius(start_radius, "start_radius")
+        if norm not in NORMS:
+            raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        if loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+        if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 1:
+            raise ValueError(f"restarts must be an integer of at least 1, got {restarts!r}")
+        if restarts > 1 and not random_start:
+            raise ValueError(f"{restarts} restarts without a random start would all be the same")
+        self.eps, self.step, self.steps = eps, step, steps
+        self.random_start, self.start_radius = random_start, start_radius
+        self.norm, self.loss, self.restarts = norm, loss, restarts
+        self.fast, self.dtype = fast, dtype
+
+    def __call__(self, x: Tensor, y: Tensor, eps: Radius | None = None, step: Radius | None = None) -> Tensor:
+        """x: (B, C, H, W) in [0, 1], y: (B,) int64 -> x_adv, in the ball around x and in [0, 1]."""
+        check_batch(x, y)
+        eps, step = self.radii(eps, step)
+        # Tensors made under inference_mode cannot carry gradients, hence the way out of it.
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            frozen(self.model, x.device, self.fast, self.dtype) as net,
+        ):
+            net = in_dtype(net, x.dtype)
+            clean = self.prepare(x)
+            target = self.target(net, clean, y)
+            best = self._climb(net, clean, target, eps, step)
+            if self.restarts > 1:
+                best_rank = self._rank(net, best, target, y)
+                for _ in range(1, self.restarts):
+                    adv = self._climb(net, clean, target, eps, step)
+                    rank = self._rank(net, adv, target, y)
+                    better = (rank[0] > best_rank[0]) | ((rank[0] == best_rank[0]) & (rank[1] > best_rank[1]))
+                    best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), adv, best)
+                    best_rank = torch.where(better, rank, best_rank)
+        return best.to(x.dtype)
+
+    def radii(self, eps: Radius | None = None, step: Radius | None = None) -> tuple[Radius, Radius]:
+        """(eps, step) of a call: its own, or the attack's, or the default step for the radius."""
+        if eps is not None:
+            check_radius(eps, "eps")
+        else:
+            eps = self.eps
+        if step is not None:
+            check_radius(step, "step")
+        elif self.step is not None:
+            step = self.step
+        else:
+            step = self.default_step(eps)
+        return eps, step
+
+    def default_step(self, eps: Radius) -> Radius:
+        return eps * (2.5 / self.steps)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The images as the kernels want them: float32, and channels_last where that means something."""
+        x = x.detach().to(torch.float32)
+        if x.is_inference():
+            x = x.clone()
+        return (
+            x.contiguous(memory_format=torch.channels_last)
+            if self.fast and x.dim() == 4
+            else ops.pgd.dense(x)
+        )
+
+    def target(self, net: Network, x: Tensor, y: Tensor) -> Tensor:
+        """What the loss is measured against: the labels, or (B, k) the clean prediction."""
+        return logits_of(net, x).float().softmax(1) if LOSSES[self.loss].against_clean else y
+
+    def start(self, x: Tensor, eps: Radius) -> Tensor:
+        """The first iterate: a new tensor."""
+        if not self.random_start:
+            return x.clone()
+        self._to(x.device)
+        radius = eps if self.start_radius is None else self.start_radius
+        return ops.pgd_start(x, radius, self.rng, self.norm, self.fault)
+
+    def ascend_(self, adv: Tensor, x: Tensor, grad: Tensor, eps: Radius, step: Radius) -> Tensor:
+        return ops.pgd_step_(adv, x, grad, step, eps, self.norm, self.fault)
+
+    def inner_step_(
+        self, net: Network, adv: Tensor, x: Tensor, target: Tensor, eps: Radius, step: Radius
+    ) -> Tensor:
+        """One step on `adv`, in place; returns the logits of the iterate it started from."""
+        logits, grad = self.gradient(net, adv, target)
+        self.ascend_(adv, x, grad, eps, step)
+        return logits
+
+    def gradient(self, net: Network, adv: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits (B, k) float32, gradient of the loss, summed over the batch, like adv)."""
+        leaf = adv.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = logits_of(net, leaf)
+        found = logits.detach().float()
+        cotangent = LOSSES[self.loss].gradient(found, target).to(logits.dtype)
+        return found, torch.autograd.grad(logits, leaf, cotangent)[0]
+
+    def _climb(self, net: Network, x: Tensor, target: Tensor, eps: Radius, step: Radius) -> Tensor:
+        adv = self.start(x, eps)
+        for _ in range(self.steps):
+            self.inner_step_(net, adv, x, target, eps, step)
+        return adv
+
+    def _rank(self, net: Network, adv: Tensor, target: Tensor, y: Tensor) -> Tensor:
+        """(2, B): fooled or not, and the loss."""
+        logits = logits_of(net, adv).float()
+        return torch.stack([(logits.argmax(1) != y).float(), LOSSES[self.loss].value(logits, target)])
+
+    def describe(self) -> dict[str, Any]:
+        eps, step = self.radii()
+        facts: dict[str, Any] = {
+            "kind": self.kind,
+            "norm": self.norm,
+            "eps": describe_radius(eps),
+            "steps": self.steps,
+            "step": describe_radius(step),
+            "loss": self.loss,
+            "random_start": self.random_start,
+            "restarts": self.restarts,
+            "seed": self.seed,
+            "precision": str(self.dtype or torch.float32).removeprefix("torch."),
+        }
+        if self.start_radius is not None:
+            facts["start_radius"] = describe_radius(self.start_radius)
+        return facts
+
+
+class TRADES(PGD):
+    """The attack of Zhang et al. (2019): climbs the KL divergence to the clean prediction, from a point near x.
+
+    Their start is normal noise of deviation 0.001, ours is uniform noise of that deviation; it only has to leave x, where the
+    gradient is zero.
+    """
+
+    kind = "trades"
+    START = 0.001 * 3**0.5
+
+    def __init__(
+        self, model: nn.Module, eps: Radius, step: Radius | None = None, steps: int = 10, **options: Any
+    ) -> None:
+        super().__init__(model, eps, step, steps, **{"loss": "kl", "start_radius": self.START, **options})
+
+
+class FGSM(PGD):
+    """One step of 1.25 eps from a random start, projected to the ball: "fast" adversarial training (Wong et al., 2020)."""
+
+    kind = "fgsm"
+
+    def __init__(self, model: nn.Module, eps: Radius, step: Radius | None = None, **options: Any) -> None:
+        super().__init__(model, eps, step, **{**options, "steps": 1})
+
+    def default_step(self, eps: Radius) -> Radius:
+        return eps * 1.25 if self.random_start else eps
+
+
+class NFGSM(PGD):
+    """N-FGSM (de Jorge et al., 2022): noise of `noise` eps, then a full step, without projection to the eps-ball.
+
+    The result may lie up to (1 + noise) eps from x. That is what keeps single-step training from collapsing; it is meant for
+    training, not for evaluation.
+    """
+
+    kind = "n-fgsm"
+
+    def __init__(
+        self, model: nn.Module, eps: Radius, step: Radius | None = None, noise: float = 2.0, **options: Any
+    ) -> None:
+        check_radius(noise, "noise")
+        super().__init__(model, eps, step, **{**options, "steps": 1})
+        if self.norm != "linf":
+            raise ValueError(f"N-FGSM is defined for norm 'linf', got {self.norm!r}")
+        self.noise = noise
+
+    def default_step(self, eps: Radius) -> Radius:
+        return eps
+
+    def start(self, x: Tensor, eps: Radius) -> Tensor:
+        return super().start(x, eps * self.noise)
+
+    def ascend_(self, adv: Tensor, x: Tensor, grad: Tensor, eps: Radius, step: Radius) -> Tensor:
+        return super().ascend_(adv, x, grad, eps * self.noise + step, step)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "noise": self.noise}
+
+
+def in_dtype(net: Network, dtype: torch.dtype) -> Network:
+    """The network for images of another precision: iterates are float32, the passes are in what the user's images are."""
+    return net if dtype == torch.float32 else lambda x: net(x.to(dtype))
+
+
+def logits_of(net: Network, x: Tensor) -> Tensor:
+    logits = net(x)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != x.shape[0]:
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"the model must return logits of shape ({x.shape[0]}, classes), got {what}")
+    return logits

@@ -1,0 +1,220 @@
+"""Turns a model into a function of its input and of folded convolutions, by tracing it once with torch.fx.
+
+During an attack BatchNorm is in eval mode and hence an affine map: it is folded into the convolution before it. The structure is
+found once for a model; the weights, which change from one training step to the next, are folded again at every call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx as fx
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cfol_fast.attacks.convolution import FrozenConvolution, convolution
+
+Forward = Callable[[nn.Module, Sequence[FrozenConvolution], Tensor], Tensor]
+_RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What one frozen convolution is made of: the names of its modules in the model."""
+
+    conv: str
+    norm: str | None
+    relu: bool
+    own_gradient: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The model's forward pass as generated code over the model's own attributes, with the convolutions as arguments."""
+
+    forward: Forward
+    folds: tuple[Fold, ...]
+    modules: tuple[int, ...]  # identities: a model whose parts were exchanged is traced again
+
+    def freeze(self, model: nn.Module, dtype: torch.dtype | None) -> list[FrozenConvolution]:
+        return [frozen_convolution(model, fold, dtype) for fold in self.folds]
+
+
+_plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
+_untraceable: weakref.WeakKeyDictionary[nn.Module, tuple[int, ...]] = weakref.WeakKeyDictionary()
+
+
+def plan_for(model: nn.Module) -> Plan | None:
+    """The plan of a model in eval mode, or None where the model has to run as it is. Traced once."""
+    identities = tuple(map(id, model.modules()))
+    if any(getattr(module, name) for module in model.modules() for name in _HOOKS):
+        return None  # a trace would lose the hooks
+    known = _plans.get(model)
+    if known is not None and known.modules == identities:
+        return known
+    if _untraceable.get(model) == identities:
+        return None
+    plan = _trace(model, identities)
+    if plan is None:
+        _untraceable[model] = identities
+    else:
+        _plans[model] = plan
+    return plan
+
+
+class _Tracer(fx.Tracer):
+    def create_arg(self, a: Any) -> Any:
+        # A tensor that is made during the forward pass (noise, say) would be frozen into the trace.
+        if isinstance(a, Tensor) and not self._belongs_to_the_model(a):
+            raise fx.proxy.TraceError("the forward pass makes a tensor of its own")
+        return super().create_arg(a)
+
+    def _belongs_to_the_model(self, a: Tensor) -> bool:
+        return (
+            isinstance(a, nn.Parameter)
+            or a in self.tensor_attrs
+            or any(a is buffer for buffer in self.root.buffers())
+        )
+
+
+def _trace(model: nn.Module, identities: tuple[int, ...]) -> Plan | None:
+    # Options of the forward pass keep their defaults: the attack calls model(x).
+    options = {
+        name: parameter.default
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    try:
+        graph = _Tracer().trace(model, concrete_args=options)
+        # Python that decides at random shows as two different traces.
+        if str(graph) != str(_Tracer().trace(model, concrete_args=options)):
+            return None
+    except Exception:  # whatever the model's own code raises when it is given a proxy
+        return None
+    folds = _rewrite(graph, model)
+    graph.lint()
+    code = graph.python_code("self")
+    namespace = dict(code.globals)
+    exec(
+        code.src, namespace
+    )  # the way torch.fx itself makes a module's forward; here `self` is the model, live
+    return Plan(namespace["forward"], tuple(folds), identities)
+
+
+def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
+    """Makes one call of convolution (+ BatchNorm) (+ ReLU), and the ReLUs that remain in place where nobody can see it."""
+    modules = dict(model.named_modules())
+
+    def module(node: fx.Node | None) -> nn.Module | None:
+        return modules.get(str(node.target)) if node is not None and node.op == "call_module" else None
+
+    with graph.inserting_before(next(iter(graph.nodes))):
+        frozen = graph.placeholder("_frozen")
+    found: list[tuple[fx.Node, str, str | None, bool]] = []
+    for conv in list(graph.nodes):
+        if not _can_freeze(module(conv)) or len(conv.args) != 1:
+            continue
+        chain = [conv]
+        norm = _only_user(conv)
+        if _can_fold(module(norm)):
+            assert norm is not None
+            chain.append(norm)
+        else:
+            norm = None
+        relu = _only_user(chain[-1])
+        if relu is not None and _is_relu(relu, module(relu)):
+            chain.append(relu)
+        else:
+            relu = None
+        with graph.inserting_before(conv):
+            layer = graph.call_function(operator.getitem, (frozen, len(found)))
+            call = graph.call_function(convolution, (conv.args[0], layer))
+        chain[-1].replace_all_uses_with(call)
+        for node in reversed(chain):
+            graph.erase_node(node)
+        found.append((call, str(conv.target), None if norm is None else str(norm.target), relu is not None))
+
+    for relu in list(graph.nodes):
+        if _is_relu(relu, module(relu)) and _is_fresh(relu.args[0], module(relu.args[0])):
+            with graph.inserting_before(relu):
+                relu.replace_all_uses_with(graph.call_function(torch.relu_, (relu.args[0],)))
+            graph.erase_node(relu)
+
+    def feeds_a_convolution(node: fx.Node) -> bool:
+        user = _only_user(node)
+        return user is not None and user.target is convolution
+
+    return [Fold(conv, norm, relu, feeds_a_convolution(call)) for call, conv, norm, relu in found]
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_relu(node: fx.Node, module: nn.Module | None) -> bool:
+    if node.op == "call_module":
+        return type(module) is nn.ReLU
+    if node.op == "call_function":
+        return node.target in _RELU_FUNCTIONS
+    return node.op == "call_method" and node.target in ("relu", "relu_")
+
+
+def _is_fresh(node: Any, module: nn.Module | None) -> bool:
+    """True for a result that only its one user sees, and that no backward pass needs: it may be overwritten."""
+    if not isinstance(node, fx.Node) or len(node.users) != 1:
+        return False
+    if node.target is operator.iadd:
+        return isinstance(node.args[0], fx.Node) and len(node.args[0].users) == 1
+    return node.target in (operator.add, torch.add, convolution) or isinstance(module, nn.BatchNorm2d)
+
+
+def _can_freeze(module: nn.Module | None) -> bool:
+    return (
+        isinstance(module, nn.Conv2d)
+        and type(module).forward is nn.Conv2d.forward
+        and type(module)._conv_forward is nn.Conv2d._conv_forward
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+    )
+
+
+def _can_fold(module: nn.Module | None) -> bool:
+    return isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)) and module.running_mean is not None
+
+
+def frozen_convolution(model: nn.Module, fold: Fold, dtype: torch.dtype | None) -> FrozenConvolution:
+    """The convolution with today's weights, cast to `dtype` after folding."""
+    conv = model.get_submodule(fold.conv)
+    assert isinstance(conv, nn.Conv2d)
+    weight, bias = conv.weight.detach(), None if conv.bias is None else conv.bias.detach()
+    if fold.norm is not None:
+        weight, bias = fold_batchnorm(weight, bias, model.get_submodule(fold.norm))
+    if dtype is not None:
+        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    padding = tuple(int(p) for p in conv.padding)
+    return FrozenConvolution(
+        weight, bias, conv.stride, padding, conv.dilation, conv.groups, fold.relu, fold.own_gradient
+    )
+
+
+def fold_batchnorm(weight: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """BatchNorm in eval mode after a convolution: scale * (w x + b - mean) + shift, as a convolution. weight: (O, C, a, b)."""
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach()
+    shift = -norm.running_mean if bias is None else bias - norm.running_mean
+    shift = shift * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.detach()
+    return weight * scale.view(-1, 1, 1, 1), shift
