@@ -98,8 +98,7 @@ def write(
         with atomic.replacing(path) as out:
             _write_all(out, images, mode, quality, known, progress)
             out.flush()
-            with mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                _compare(mapped, path, images, mode, progress)
+            _compare(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ), path, images, mode, progress)
     except OSError as error:
         if error.errno in NO_ROOM:
             raise InputError(

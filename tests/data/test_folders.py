@@ -215,7 +215,11 @@ def test_a_folder_without_read_permission_is_named(open_folder, locked):
 def test_an_image_without_read_permission_is_named_and_never_skipped(open_folder):
     files.folder(open_folder)
     (open_folder / "train/bee/2.png").chmod(0)
-    with without_privileges(), pytest.warns(UserWarning), pytest.raises(InputError, match="train/bee/2.png"):
+    with (
+        without_privileges(),
+        pytest.warns(UserWarning, match="again"),
+        pytest.raises(InputError, match=r"bee/2\.png"),
+    ):
         load(open_folder, skip_corrupt=True)
 
 
@@ -302,5 +306,5 @@ def test_a_tiny_imagenet_class_that_is_not_listed_is_refused(tmp_path):
     files.tiny_imagenet(tmp_path)
     with (tmp_path / "tiny-imagenet-200/val/val_annotations.txt").open("a") as file:
         file.write("val_9.JPEG\tn99999999\t0\t0\t62\t62\n")
-    with pytest.raises(InputError, match="n99999999, which is not in wnids.txt"):
+    with pytest.raises(InputError, match=r"n99999999, which is not in wnids\.txt"):
         data.load("tiny-imagenet", tmp_path)

@@ -1,0 +1,92 @@
+"""`cfol-fast data to-ffcv`, as it is called."""
+
+import pytest
+
+from cfol_fast import cli
+from cfol_fast.data import beton, command
+from tests.data import published_files as files
+
+pytestmark = pytest.mark.xdist_group("ffcv")
+
+
+def call(*arguments: str) -> int:
+    return cli.main(["data", "to-ffcv", *map(str, arguments)])
+
+
+def test_a_data_set_becomes_a_file_that_says_what_is_in_it(tmp_path, capsys):
+    out = tmp_path / "mini.beton"
+    assert call("--dataset", "fashion-mini", "--split", "test", "--out", out) == 0
+    printed = capsys.readouterr()
+    assert "3,000 images of 10 classes, raw" in printed.out
+    assert "read back and compared" in printed.out
+    assert "writing: 3,000 done" in printed.err
+    file = beton.open_beton(out)
+    assert file.facts["dataset"] == "fashion-mini"
+    assert file.facts["split"] == "test"
+    assert file.facts["eps"] == 0.1
+    assert file.facts["augment"]["flip"]
+    assert file.facts["classes"][6] == "Shirt"
+
+
+def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
+    files.folder(tmp_path / "in", side=40)
+    files.save(tmp_path / "in/train/ant/wide.png", 1, 40, 60)
+    (tmp_path / "in/train/bee/0.png").write_bytes(b"broken")
+    out = tmp_path / "a.beton"
+    options = ("--mode", "jpg", "--quality", "80", "--size", "40", "--skip-corrupt")
+    assert call("--dataset", "folder", "--data", tmp_path / "in", "--out", out, *options) == 0
+    assert "1 of 13 images cannot be decoded" in capsys.readouterr().out
+    file = beton.open_beton(out)
+    assert len(file) == 12
+    assert file.facts["size"] == [40, 40]
+    assert (file.modes == beton.JPG).all()
+
+
+def test_the_imbalance_is_written_too(tmp_path):
+    out = tmp_path / "thin.beton"
+    assert call("--dataset", "fashion-mini", "--imbalance", "10", "--out", out) == 0
+    file = beton.open_beton(out)
+    assert (file.labels == 0).sum() == 500
+    assert (file.labels == 9).sum() == 50
+
+
+def test_an_existing_file_is_replaced_only_when_told_to(tmp_path, capsys):
+    out = tmp_path / "mini.beton"
+    out.write_text("mine")
+    assert call("--dataset", "fashion-mini", "--out", out) == 2
+    assert out.read_text() == "mine"
+    assert "exists: choose another name or add --overwrite" in capsys.readouterr().err
+    assert call("--dataset", "fashion-mini", "--split", "test", "--out", out, "--overwrite") == 0
+    assert len(beton.open_beton(out)) == 3000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--dataset", "fashion-mini", "--out", "."), "is a folder"),
+        (("--dataset", "fashion-mini", "--out", "no/such/a.beton"), "is not a folder: make it first"),
+        (("--dataset", "mnist", "--out", "a.beton"), "unknown data set 'mnist'"),
+        (("--dataset", "cifar10", "--data", ".", "--out", "a.beton"), "cifar-10-batches-py is not there"),
+        (("--dataset", "fashion-mini", "--mode", "jpg", "--out", "a.beton"), "use raw"),
+        (("--dataset", "fashion-mini", "--mode", "png", "--out", "a.beton"), "invalid choice"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(tmp_path, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = call(*options)
+    except SystemExit as stop:
+        status = stop.code
+    printed = capsys.readouterr().err
+    assert status == 2
+    assert said in printed
+    assert len(printed.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_shows_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        call("--help")
+    assert stop.value.code == 0
+    assert "cfol-fast data to-ffcv --dataset cifar10" in capsys.readouterr().out
+    assert command.NAME == "data"
