@@ -59,10 +59,10 @@ def _legend(charts: Sequence[Chart], wanted: Wanted) -> list[tuple[str, int | No
     return list(dict.fromkeys((line.name, line.colour, False) for line in lines))
 
 
-def _title(place: str, entry: Mapping[str, Any], what: str) -> str:
-    kind = {"clean": "clean accuracy", "robust": "robust accuracy", "p": "probability"}[what]
-    seeds = f", {len(entry['seeds'])} seeds" if len(entry["seeds"]) > 1 else ""
-    return f"{place + ': ' if place else ''}{entry['title']}, {kind}{seeds}"
+def _title(wanted: Wanted, place: str, entry: Mapping[str, Any], what: str) -> str:
+    """Short, since the lines' labels stand beside it: what is shown is said only where panels differ in it."""
+    mixed = len({kind for _, kind in wanted.panels}) > 1
+    return " · ".join(part for part in (place, entry["title"], what if mixed else "") if part)
 
 
 def _colour(entry: Mapping[str, Any]) -> int:
@@ -91,7 +91,9 @@ def _bars(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> 
             Rule(worst, f"worst {percent(worst)}", "worst"),
         ]
         bars = [Bars(what, _colour(entry), list(values), low, high)]
-        charts.append(BarChart(_title(place, entry, what), names, bars, rules, columns=many, limit=1.0))
+        charts.append(
+            BarChart(_title(wanted, place, entry, what), names, bars, rules, columns=many, limit=1.0)
+        )
     return charts
 
 
@@ -125,7 +127,7 @@ def _distribution(wanted: Wanted, place: str, entries: Mapping[str, Any], out: P
             bars = [Bars("p", _colour(entry), list(p), nothing, nothing)]
             charts.append(
                 BarChart(
-                    _title(place, entry, what),
+                    _title(wanted, place, entry, what),
                     run.classes,
                     bars,
                     [uniform],
@@ -155,5 +157,5 @@ def _epochs(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -
                 for w in weakest
             ]
             if lines:
-                charts.append(LineChart(_title(place, entry, what), lines, "epoch", limit=1.0))
+                charts.append(LineChart(_title(wanted, place, entry, what), lines, "epoch", limit=1.0))
     return charts

@@ -8,7 +8,7 @@ from typing import Any
 from cfol_fast.recipes.table import METRIC_TITLES
 
 KINDS = {"clean": "clean", "robust": "robust"}
-LEGEND = "Cells: ours (the paper's, ours − the paper's). Bold: the best of ours in its line."
+LEGEND = "Cells: ours (the paper's, ours − the paper's). Bold: the best of ours in that measure."
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "‖": r"$\|$",
     "δ": r"$\delta$", "∞": r"$_\infty$", "≤": r"$\leq$", "γ": r"$\gamma$", "η": r"$\eta$", "α": r"$\alpha$", "±": r"$\pm$",
@@ -174,7 +174,7 @@ def latex(table: Mapping[str, Any]) -> str:
             lines.append(r"\midrule")
         lines.append(" & ".join(_bold(cell) for cell in row) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    lines += [f"% {note}" for note in table["footnotes"]]
+    lines += [f"% {escape(note)}" for note in table["footnotes"]]
     return "\n".join(lines) + "\n"
 
 
