@@ -58,3 +58,18 @@ clean:
 
 mutants: $(STAMP)/build $(STAMP)/dev
 	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
+
+CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/*)
+lint: $(STAMP)/torch $(STAMP)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+
+format: $(STAMP)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+test-gpu: $(STAMP)/build $(STAMP)/dev
+	$(BIN)/cfol-fast doctor --gpu
