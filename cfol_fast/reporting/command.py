@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
     from cfol_fast.recipes import page as recipe_page
     from cfol_fast.reporting import png, terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
-    from cfol_fast.reporting.tables import comparison_table
     from cfol_fast.reporting.wording import headline
 
     if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
@@ -66,10 +65,9 @@ def run(args: argparse.Namespace) -> int:
     out = write_report(
         args.runs, args.out, args.separate, baseline=args.baseline, title=args.title, pictures=pictures
     )
-    codes = ("\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m") if terminal.wants_colour() else ("", "", "", "")
     for comparison in read_comparisons(args.runs, args.separate, args.baseline):
         print(headline(comparison)[0] + "\n")
-        print(comparison_table(comparison).text(*codes) + "\n")
+        print(terminal.table_text(comparison) + "\n")
     print(f"page:  {out}")
     print(f"files: {files_folder(out)}")
     return 0

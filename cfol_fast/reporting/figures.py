@@ -55,17 +55,21 @@ def _ends(stats: Sequence[Stat | None]) -> tuple[Values, Values, Values]:
 
 
 def _whiskers(comparison: Comparison) -> str:
-    several = any(len(group.accuracies("robust")) > 1 for group in comparison.groups)
-    single = any(len(group.accuracies("robust")) == 1 for group in comparison.groups)
+    """What the error bars are, for a caption."""
+    deviations = [
+        stat
+        for group in comparison.groups
+        if (stat := group.stat("robust", "worst") or group.stat("clean", "worst"))
+    ]
+    several = any(stat.deviation is not None for stat in deviations)
+    single = any(stat.deviation is None and stat.low is not None for stat in deviations)
     if several and single:
         return (
             "Error bars: one standard deviation over the seeds, or the 95 % Wilson interval of a single run."
         )
-    return (
-        "Error bars: one standard deviation over the seeds."
-        if several
-        else "Error bars: 95 % Wilson intervals."
-    )
+    if single:
+        return "Error bars: 95 % Wilson intervals."
+    return "Error bars: one standard deviation over the seeds." if several else ""
 
 
 def _shown(comparison: Comparison) -> list[Group]:

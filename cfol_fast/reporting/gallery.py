@@ -33,14 +33,14 @@ class Gallery:
 def load(run: Run) -> Gallery | None:
     """The run's gallery, decoded; None when it has none."""
     data = run.gallery
-    if data is None:
+    if data is None or not data.get("examples"):
         return None
     where = run.path / "gallery.json"
     shape = data.get("shape")
     if not (isinstance(shape, list) and len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in shape)):
         raise InputError(f"{where}: shape must be [height, width, channels], got {shape!r}")
     examples = []
-    for number, entry in enumerate(data.get("examples") or []):
+    for number, entry in enumerate(data["examples"]):
         clean = _bytes(entry, "clean", shape, f"{where}: examples[{number}]")
         attacked = _bytes(entry, "adversarial", shape, f"{where}: examples[{number}]")
         shown, gain = perturbation(clean, attacked)
@@ -55,7 +55,7 @@ def load(run: Run) -> Gallery | None:
                 str(entry.get("clean_predicted", "?")),
             )
         )
-    return Gallery(str(data.get("class", "?")), examples) if examples else None
+    return Gallery(str(data.get("class", "?")), examples)
 
 
 def perturbation(clean: bytes, attacked: bytes) -> tuple[bytes, float]:

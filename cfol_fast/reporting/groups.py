@@ -268,6 +268,18 @@ def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
     return next((run.title for run in [*family, *peers] if run.tested), family[0].title)
 
 
+def _distinction(run: Run, same: Sequence[Run]) -> str:
+    """The settings that tell a run from others of its method: those that differ from what most of them have."""
+    mine, others = _essential(run), [_essential(other) for other in same]
+    keys = sorted({key for values in others for key in values})
+    counts = {key: Counter(repr(values.get(key)) for values in others) for key in keys}
+    different = [key for key in keys if len(counts[key]) > 1]
+    unusual = [key for key in different if repr(mine.get(key)) != counts[key].most_common(1)[0][0]]
+    # A run that is usual in everything is named by the setting that was varied most.
+    shown = unusual[:3] or sorted(different, key=lambda key: -len(counts[key]))[:1]
+    return ", ".join(f"{key.split('.')[-1]} {mine.get(key)}" for key in shown) or run.path.name
+
+
 def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
     """The method's title; where several groups share it, with the settings that tell them apart."""
     titles = [_title(family, families) for family in families]
@@ -277,13 +289,7 @@ def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
         if len(same) == 1:
             labels.append(title)
             continue
-        mine = _essential(family[0])
-        keys = {key for run in same for key in {*_essential(run), *mine}}
-        different = sorted(
-            key for key in keys if any(_essential(run).get(key) != mine.get(key) for run in same)
-        )
-        parts = [f"{key.split('.')[-1]} {mine.get(key)}" for key in different[:3]]
-        labels.append(f"{title} ({', '.join(parts) or family[0].path.name})")
+        labels.append(f"{title} ({_distinction(family[0], same)})")
     # Labels are what a reader tells columns apart by: the folder's name settles what the settings could not.
     return [
         f"{label} [{family[0].path.name}]" if labels.count(label) > 1 else label
@@ -292,7 +298,14 @@ def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _colours(methods: Sequence[str]) -> list[int]:
-    """A slot for each group: the method's own where it is free, else the next free one."""
+    """A slot for each group: the method's own where it is free, else the next free one.
+
+    More groups than colours share them by method: a colour that came round again would join what does not belong together.
+    """
+    if len(methods) > SLOTS:
+        names = list(dict.fromkeys(methods))
+        shared = _colours(names[:SLOTS])
+        return [shared[names.index(method) % SLOTS] for method in methods]
     taken: list[int] = []
     for method in methods:
         wish = _PREFERRED.get(method.removesuffix("-at"))

@@ -14,6 +14,8 @@ from cfol_fast.reporting.wording import NARROW, headline, percent, points, radiu
 
 WIDE, PAIR, NARROW_WIDTH = 1010.0, 478.0, 342.0  # px a drawing gets in the page's layout
 
+MANY_METHODS = 6  # more than these are rows of the comparison table instead of columns
+
 
 def render(
     comparisons: Sequence[Comparison],
@@ -65,7 +67,10 @@ def _part(comparison: Comparison, number: int, count: int, before: str, pictures
         f'<p class="lead">{escape(second)}</p>{_notices(comparison)}{_cards(comparison)}'
     )
     made = {table.key: table for table in tables.build(comparison)}
-    blocks = [before, _table_section(made["comparison"])]
+    main = made["comparison"]
+    if len(main.columns) > MANY_METHODS:
+        main = main.transposed("Method")
+    blocks = [before, _table_section(main)]
     drawn = figures.build(comparison)
     blocks += [_figure_section(figure, part_key(number, count, figure.key), pictures) for figure in drawn]
     blocks.append(_gallery_section(comparison))

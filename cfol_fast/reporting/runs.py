@@ -205,7 +205,7 @@ def parse_accuracy(value: Any, where: str, classes: Sequence[str] | None = None)
     worst = value.get("worst")
     interval = value.get("interval") or {}
     count = value.get("count") or {}
-    confusion = value.get("confusion")
+    confusion = value.get("confusion") or None
     if confusion is not None and (
         len(confusion) != len(names) or any(len(row) != len(names) for row in confusion)
     ):

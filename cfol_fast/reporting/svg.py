@@ -144,6 +144,7 @@ def _rows(canvas: Canvas, chart: BarChart) -> None:
     for place, name in enumerate(chart.categories):
         y = start + row * place
         canvas.text(left - 8, y + row / 2 + 4.2, shorten(name, label_room - 12), "", "end")
+        number_kind = "value" if place in chart.marked else "value halo"  # the halo is the card's colour
         for bars in chart.bars:
             value = bars.values[place]
             if value is None:
@@ -160,7 +161,7 @@ def _rows(canvas: Canvas, chart: BarChart) -> None:
                 _whisker(canvas, x_of, low, high, at + thick / 2)
                 if chart.numbers:
                     after = x_of(max(value, high or 0)) + 5
-                    canvas.text(after, at + thick / 2 + 3.9, percent(value, chart.digits), "value halo")
+                    canvas.text(after, at + thick / 2 + 3.9, percent(value, chart.digits), number_kind)
             canvas.close()
         if chart.changes:
             tone = "gain" if chart.changes[place] > 0 else "loss"

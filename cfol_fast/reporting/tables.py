@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from cfol_fast.reporting.groups import METRICS, SPLITS, Comparison, Group, Stat
@@ -29,6 +29,7 @@ class Row:
     stubs: list[str]
     cells: list[Cell]
     first: bool = False  # opens a block of rows: a thin line above
+    colour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,23 @@ class Table:
     folded: bool = False  # shown on demand only
     words: bool = False  # cells are text, not numbers
 
+    def _full_stubs(self) -> list[list[str]]:
+        """The stubs of each row; one left empty on the page repeats the one above it."""
+        full: list[list[str]] = []
+        for row in self.rows:
+            full.append([text or (full[-1][i] if full else "") for i, text in enumerate(row.stubs)])
+        return full
+
+    def transposed(self, stub: str) -> Table:
+        """Columns as rows, under the heading `stub`: for tables with more columns than a page is wide."""
+        columns = [" ".join(part for part in stubs if part) for stubs in self._full_stubs()]
+        colours = [*self.colours, *[None] * (len(self.columns) - len(self.colours))]
+        rows = [
+            Row([name], [row.cells[place] for row in self.rows], colour=colours[place])
+            for place, name in enumerate(self.columns)
+        ]
+        return replace(self, stubs=[stub], columns=columns, rows=rows, colours=[])
+
     def html(self) -> str:
         head = "".join(f'<th class="stub">{escape(name)}</th>' for name in self.stubs)
         for place, name in enumerate(self.columns):
@@ -54,8 +72,10 @@ class Table:
         body = []
         for row in self.rows:
             cells = ""
+            mark = f'<i style="background:var(--s{row.colour})"></i>' if row.colour is not None else ""
             for place, text in enumerate(row.stubs):
-                cells += f'<td class="stub{" lead" if place == 0 and len(row.stubs) > 1 else ""}">{escape(text)}</td>'
+                cells += f'<td class="stub{" lead" if place == 0 and len(row.stubs) > 1 else ""}">{mark}{escape(text)}</td>'
+                mark = ""
             cells += "".join(_html_cell(cell, self.words) for cell in row.cells)
             body.append(f"<tr{' class=first' if row.first else ''}>{cells}</tr>")
         return (
@@ -78,12 +98,8 @@ class Table:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(header)
-        last: list[str] = []
-        for row in self.rows:
-            # A stub left empty on the page repeats the one above it; a data file says it in every row.
-            stubs = [text or (last[i] if last else "") for i, text in enumerate(row.stubs)]
-            last = stubs
-            line: list[str] = list(stubs)
+        for row, stubs in zip(self.rows, self._full_stubs(), strict=True):
+            line = list(stubs)
             for place, cell in enumerate(row.cells):
                 line.append(
                     repr(cell.value) if cell.value is not None else "" if not self.words else cell.text
@@ -224,6 +240,8 @@ def comparison_table(comparison: Comparison) -> Table:
     if seeds and max(seeds) > 1:
         counts = ", ".join(f"{group.label} {len(group.accuracies('robust'))}" for group in tested)
         several = f"{max(seeds)} seeds" if len(seeds) == 1 else f"seeds ({counts})"
+        if len(seeds) > 1 and len(tested) > 6:
+            several = f"{min(seeds)} to {max(seeds)} seeds"
         caption += f"; mean and sample standard deviation over {several}"
     unfinished = [
         f"{group.label} is unfinished ({group.partial})" for group in comparison.groups if group.partial

@@ -38,13 +38,19 @@ def as_comparison(results: Sequence[Result]) -> Comparison:
     return compare([_as_run(result) for result in results])
 
 
-def comparison_table(*results: Result, colour: bool | None = None) -> str:
-    """Average, tail and worst class of the results (result dictionaries, runs or run folders), with differences."""
-    comparison = as_comparison(results)
+def table_text(comparison: Comparison, colour: bool | None = None, width: int | None = None) -> str:
+    """The comparison table; with the methods as rows where they do not fit side by side."""
     table = tables.comparison_table(comparison)
-    if wants_colour() if colour is None else colour:
-        return table.text(_GREEN, _RED, _BOLD, _END)
-    return table.text()
+    room = width or shutil.get_terminal_size((100, 24)).columns
+    if max(len(line) for line in table.text().splitlines()) > room:
+        table = table.transposed("Method")
+    painted = wants_colour() if colour is None else colour
+    return table.text(_GREEN, _RED, _BOLD, _END) if painted else table.text()
+
+
+def comparison_table(*results: Result, colour: bool | None = None, width: int | None = None) -> str:
+    """Average, tail and worst class of the results (result dictionaries, runs or run folders), with differences."""
+    return table_text(as_comparison(results), colour, width)
 
 
 def terminal_bars(*results: Result, colour: bool | None = None, width: int | None = None) -> str:

@@ -48,6 +48,19 @@ def test_other_settings_are_another_group_and_its_label_says_which(tmp_path):
     ]
 
 
+def test_a_label_names_only_what_is_unusual(tmp_path):
+    settings = [
+        {"eta": 1e-4, "prior": "a"},
+        {"eta": 2e-4, "prior": "a"},
+        {"eta": 3e-4, "prior": "a"},
+        {"eta": 1e-4, "prior": "b"},
+    ]
+    made = comparison(*[make_run(tmp_path / str(i), params=params) for i, params in enumerate(settings)])
+    assert [group.label for group in made.groups] == [
+        "CFOL-AT (eta 0.0001)", "CFOL-AT (eta 0.0002)", "CFOL-AT (eta 0.0003)", "CFOL-AT (prior b)",
+    ]  # fmt: skip
+
+
 def test_where_a_run_was_carried_out_does_not_split_a_group(tmp_path):
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)
     change(second / "config.json", "device", to="cuda:1")
@@ -72,9 +85,11 @@ def test_a_method_has_the_same_colour_on_every_page(tmp_path):
         assert comparison(folder).groups[0].colour == everything[method]
 
 
-def test_many_groups_never_run_out_of_colours(tmp_path):
+def test_more_groups_than_colours_share_them_by_method(tmp_path):
     folders = [make_run(tmp_path / str(i), params={"gamma": 0.05 * i}) for i in range(1, 13)]
-    assert all(0 <= group.colour < 8 for group in comparison(*folders).groups)
+    folders.append(make_run(tmp_path / "erm", "erm"))
+    colours = [(group.method, group.colour) for group in comparison(*folders).groups]
+    assert set(colours) == {("erm", 0), ("cfol", 1)}
 
 
 def test_runs_on_different_data_sets_are_refused_with_the_way_out(tmp_path):

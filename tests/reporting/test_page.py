@@ -231,6 +231,13 @@ def test_a_bad_gallery_is_named(tmp_path, key, value, message):
         page([folder], tmp_path)
 
 
+def test_many_methods_are_rows_of_the_table(tmp_path):
+    runs = [make_run(tmp_path / str(i), params={"gamma": 0.1 * i}, epochs=2) for i in range(1, 9)]
+    table = re.search(r'<table id="table-comparison">.*?</table>', page(runs, tmp_path), re.S).group(0)
+    assert table.count("<tr") == 9
+    assert len(next(csv.reader((tmp_path / "page_files" / "comparison.csv").open()))) == 2 + 8 + 7
+
+
 def test_extra_tables_and_figures_stand_first(pair, tmp_path):
     from cfol_fast.reporting import figures
 

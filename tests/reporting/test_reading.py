@@ -154,6 +154,12 @@ def test_an_evaluation_file_is_read_as_a_run_and_beside_a_run(tmp_path):
     assert [e.attack["kind"] for e in load_run(folder).evaluations] == ["autoattack"]
 
 
+def test_a_result_without_a_confusion_matrix_is_read(tmp_path):
+    folder = make_run(tmp_path / "run")
+    change(folder / "result.json", "test", "robust", "confusion", to=[])
+    assert load_run(folder).robust.confusion is None
+
+
 def test_a_run_folder_is_not_changed_by_reading_it(tmp_path):
     folder = make_run(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}

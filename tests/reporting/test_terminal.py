@@ -39,6 +39,13 @@ def test_the_table_has_every_measure_with_its_difference(pair):
     assert len(lines) == 8
 
 
+def test_methods_that_do_not_fit_side_by_side_are_rows(pair):
+    lines = reporting.comparison_table(*pair, width=40).splitlines()
+    assert [line.split()[0] for line in (lines[0], *lines[2:])] == ["Method", "ERM-AT", "CFOL-AT"]
+    assert "Robust Worst class" in lines[0]
+    assert "(+" in lines[3]
+
+
 def test_the_bars_are_as_long_as_the_accuracies(pair):
     for share in (0.25, 0.5):
         change(pair[1] / "result.json", "test", "robust", "per_class", "Shirt", to=share)
