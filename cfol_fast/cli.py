@@ -33,9 +33,15 @@ COMMANDS = {
     "demo": ("cfol_fast.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
     "train": ("cfol_fast.training.command", "train a robust classifier with one of the paper's methods"),
     "eval": ("cfol_fast.evaluation.command", ""),
-    "report": ("cfol_fast.reporting.command", ""),
-    "reproduce": ("cfol_fast.recipes.command", ""),
-    "data": ("cfol_fast.data.command", ""),
+    "report": ("cfol_fast.reporting.command", "write a page that compares runs: tables, charts, gallery"),
+    "reproduce": (
+        "cfol_fast.recipes.command",
+        "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers",
+    ),
+    "data": (
+        "cfol_fast.data.command",
+        "write a data set to an FFCV file, for data that does not fit on the device",
+    ),
 }
 
 

@@ -86,7 +86,6 @@ class CheckpointStore:
             )
         return None
 
-
     def sweep(self) -> None:
         """Removes what a killed process was in the middle of writing."""
         for left in (*self.folder.glob(".*.tmp"), self.path("next")):

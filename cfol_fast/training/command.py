@@ -152,12 +152,12 @@ def read_config(args: argparse.Namespace) -> Any:
     from cfol_fast.training.config import TrainConfig, assign, assign_text, merge_toml
 
     options = vars(args)
-    config, named = TrainConfig(), args.method is not None
+    config, named, stored = TrainConfig(), args.method is not None, False
     if args.resume and args.config is None and not named and options["out"] is None:
         raise InputError("--resume needs --out RUN, or the options the run was started with")
     folder = None if options["out"] is None else Path(options["out"]).expanduser()
     if args.resume and folder is not None and (folder / run_folder.CONFIG).exists():
-        config, named = run_folder.read_config(folder), True
+        config, named, stored = run_folder.read_config(folder), True, True
     elif args.resume and not named and args.config is None:
         raise InputError(f"{folder} is not a run folder: it has no {run_folder.CONFIG}")
     before = config.method
@@ -177,6 +177,12 @@ def read_config(args: argparse.Namespace) -> Any:
     for assignment in args.assignments:
         assign_text(config, assignment)
         named = named or assignment.partition("=")[0].strip() == "method"
+    if (
+        stored and config.method != before
+    ):  # said here, before the stored parameters are held against another method
+        raise InputError(
+            f"cannot resume {folder} with a changed configuration: method (was {before!r}, now {config.method!r})"
+        )
     if not named:
         raise InputError("which METHOD? for example: cfol-fast train cfol (--list-methods shows them all)")
     return config

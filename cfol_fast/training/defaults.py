@@ -127,15 +127,15 @@ def _check(config: TrainConfig) -> None:
         raise InputError(f"optimizer.lr must be positive, got {config.optimizer.lr}")
     if not 0.0 <= config.optimizer.warmup < 1.0:
         raise InputError(f"optimizer.warmup must be in [0, 1), got {config.optimizer.warmup}")
-    for key, value, choices in (
+    for key, word, choices in (
         ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
         ("attack.kind", config.attack.kind, ATTACKS),
         ("attack.norm", config.attack.norm, ("linf", "l2")),
         ("precision", config.precision, ("float32", "bfloat16")),
         ("data.source", config.data.source, ("resident", "ffcv")),
     ):
-        if value not in choices:
-            raise InputError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+        if word not in choices:
+            raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
     if config.data.source == "ffcv" and config.data.beton is None:
         raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
     holdout_fraction(config.data.holdout)

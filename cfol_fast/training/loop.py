@@ -73,13 +73,12 @@ def train(
     """
     config = complete(config)
     folder = Path(config.out or "").expanduser()
-    run_folder.prepare(folder, config, resume, overwrite)
     show = Progress(quiet=quiet)
-    with run_folder.RunLock(folder), torch.random.fork_rng(devices=[], enabled=True), StopRequest() as stop:
+    with run_folder.RunLock(folder), torch.random.fork_rng(devices=[]), StopRequest() as stop:
+        run_folder.prepare(folder, config, resume, overwrite)
         previous = None
         for stage in range(1, methods.get(config.method).stages):
             inner = folder / f"stage-{stage}"
-            inner.mkdir(exist_ok=True)
             run_folder.prepare(inner, config, resume=True, overwrite=False)
             show.say(f"stage {stage} of {methods.get(config.method).stages}: {inner}")
             stage_result = train_stage(config, inner, previous, force, show, stop)

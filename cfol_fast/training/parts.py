@@ -123,7 +123,7 @@ def training_attack(model: nn.Module, config: TrainConfig) -> Any:
     if chosen.kind in ("pgd", "trades"):
         params |= {"step": chosen.step, "steps": chosen.steps, "random_start": chosen.random_start}
         params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
-    return attacks.create(chosen.kind, model, **params)
+    return attacks.create(str(chosen.kind), model, **params)
 
 
 def load_splits(config: TrainConfig, device: torch.device) -> Splits:
@@ -162,11 +162,16 @@ def load_splits(config: TrainConfig, device: torch.device) -> Splits:
         test if wanted.holdout == "test" else None if held is None else resident(bundle.train.subset(held))
     )
     augment = bundle.augment if wanted.augment else None
+    source: Any
+    if wanted.source == "ffcv":
+        source, rows = ffcv_source(config, bundle, augment, device), kept
+    else:
+        source, rows = resident(train, augment), None
     return Splits(
         classes=list(bundle.classes),
-        source=resident(train, augment),
+        source=source,
         labels=train.labels,
-        rows=None,
+        rows=None if rows is None else rows.to(device),
         validation=validation,
         validation_split="test" if wanted.holdout == "test" else "holdout",
         test=test,
@@ -179,3 +184,24 @@ def load_splits(config: TrainConfig, device: torch.device) -> Splits:
             std=tuple(bundle.std),
         ),
     )
+
+
+def ffcv_source(
+    config: TrainConfig, bundle: data.ImageData, augment: Any, device: torch.device
+) -> data.FFCVSource:
+    """The training part from its FFCV file, which must hold the same images in the same order as the data set."""
+    source = data.FFCVSource(
+        config.data.beton or "",
+        lag=config.data.lag,
+        size=bundle.size,
+        augment=augment,
+        device=device,
+        channels_last=config.model.channels_last,
+        seed=config.seed,
+    )
+    if source.classes != list(bundle.classes) or not torch.equal(source.labels.cpu(), bundle.train.labels):
+        raise InputError(
+            f"{config.data.beton} was not written from the training part of {config.data.name}: labels or classes differ; "
+            "write it with cfol-fast data to-ffcv and the same --dataset, --imbalance and --seed"
+        )
+    return source

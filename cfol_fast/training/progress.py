@@ -63,7 +63,9 @@ class Progress:
         left = seconds / done * (self._total - step) if done else 0.0
         share = step / self._total if self._total else 1.0
         head = f"epoch {epoch + 1}/{self._epochs} "
-        text = f" {share:.0%}  {rate:,.0f} images/s  {clock(left)} left  robust error {reading.robust_error:.1%}"
+        text = (
+            f" {share:.0%}  {rate:,.0f} images/s  {clock(left)} left  robust error {reading.robust_error:.1%}"
+        )
         if reading.worst_class is not None:
             text += f"  worst {reading.worst_class}"
             text += "" if reading.worst_p is None else f" (p {reading.worst_p:.2f})"

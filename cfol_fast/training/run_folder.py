@@ -44,29 +44,24 @@ def read_result(run: Path) -> dict[str, Any] | None:
 
 
 def prepare(run: Path, config: TrainConfig, resume: bool, overwrite: bool) -> None:
-    """Makes the folder ready for `config`, or refuses; afterwards config.json is there and fits."""
-    if run.exists() and not run.is_dir():
-        raise InputError(f"{run} is a file, not a folder")
+    """Makes the folder ready for `config`, or refuses; afterwards config.json is there and fits. Call it under the lock."""
     try:
-        occupied = run.exists() and any(run.iterdir())
-        if occupied and overwrite:
+        run.mkdir(parents=True, exist_ok=True)
+        if overwrite and not _untouched(run):
             clear(run)
-        elif occupied and resume and (run / CONFIG).exists():
+        elif resume and (run / CONFIG).exists():
             check_same(read_config(run), config, run)
             return
-        elif occupied and not _only_leftovers(run):
+        elif not _untouched(run):
             raise InputError(f"{run} exists: --resume continues it, --overwrite starts it afresh")
-        run.mkdir(parents=True, exist_ok=True)
         atomic.write_json(run / CONFIG, to_dict(config))
-    except PermissionError as error:
-        raise InputError(f"cannot write to {error.filename or run}: no permission") from None
     except OSError as error:
-        raise InputError(f"cannot create {run}: {error.strerror or error}") from None
+        raise _unusable(run, error) from None
 
 
 def clear(run: Path) -> None:
     """Removes the run's own files and nothing else; a folder that is no run folder is refused."""
-    if not (run / CONFIG).exists() and not _only_leftovers(run):
+    if not (run / CONFIG).exists():
         raise InputError(
             f"{run} is not a run folder (no {CONFIG}): it is not overwritten; choose another --out"
         )
@@ -97,9 +92,17 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _only_leftovers(run: Path) -> bool:
-    """True when a run killed before its first file left nothing but its lock and temporary files."""
-    return all(entry.name.startswith(".") or entry.name.endswith(".tmp") for entry in run.iterdir())
+def _untouched(run: Path) -> bool:
+    """True when nothing was trained here: the folder is new, or a run ended before its first step (bad data, say)."""
+    return all(entry.name.startswith(".") or entry.name == CONFIG for entry in run.iterdir())
+
+
+def _unusable(run: Path, error: OSError) -> InputError:
+    if isinstance(error, PermissionError):
+        return InputError(f"cannot write to {error.filename or run}: no permission")
+    if run.exists() and not run.is_dir():
+        return InputError(f"{run} is a file, not a folder")
+    return InputError(f"cannot create {run}: {error.strerror or error}")
 
 
 class RunLock:
@@ -114,7 +117,11 @@ class RunLock:
             import fcntl
         except ModuleNotFoundError:  # no advisory locks on this system
             return self
-        self._handle = os.open(self.run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.run.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _unusable(self.run, error) from None
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

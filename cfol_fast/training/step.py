@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
+from cfol_fast.attacks import Attack
 from cfol_fast.objectives import Batch, Objective
 from cfol_fast.sampling import IndexSampler
 
@@ -55,11 +56,12 @@ class DrawQueue:
         return {"drawn": [{"idx": idx, "ticket": ticket} for idx, ticket in (*self._waiting, *self._again)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        def here(value: Ticket) -> Ticket:
-            return None if value is None else value.to(self.sampler.device)
-
+        device = self.sampler.device
         self._waiting.clear()
-        self._again = deque((here(item["idx"]), here(item["ticket"])) for item in state["drawn"])
+        self._again.clear()
+        for item in state["drawn"]:
+            ticket = item["ticket"]
+            self._again.append((item["idx"].to(device), None if ticket is None else ticket.to(device)))
 
 
 class TrainingStep:
@@ -68,7 +70,7 @@ class TrainingStep:
     def __init__(
         self,
         model: nn.Module,
-        attack: Callable[[Tensor, Tensor], Tensor],
+        attack: Attack,
         objective: Objective,
         optimizer: torch.optim.Optimizer,
         sampler: IndexSampler,

@@ -124,7 +124,9 @@ def main() -> None:
     deaths.append((f"renames of checkpoint {renames}", lambda out: until_between_renames(out, renames)))
     for index, (name, action) in enumerate(deaths):
         out = folder / f"killed-{index}"
-        assert in_child(lambda action=action, out=out: action(out)) == -signal.SIGKILL, f"{name}: was not killed"
+        assert in_child(lambda action=action, out=out: action(out)) == -signal.SIGKILL, (
+            f"{name}: was not killed"
+        )
         assert not (out / "result.json").exists() or index < 8, name
         status = in_child(lambda out=out: run(out))
         assert status == 0, f"{name}: did not continue"

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.training.config import TrainConfig, assign, assign_text, from_dict, from_toml, known_keys, to_dict
+from cfol_fast.training.config import (
+    TrainConfig,
+    assign,
+    assign_text,
+    from_dict,
+    from_toml,
+    known_keys,
+    to_dict,
+)
 from cfol_fast.training.defaults import complete, holdout_label
 
 
@@ -25,13 +33,18 @@ def test_a_field_can_be_set_by_its_last_name_where_only_one_has_it():
 
 
 def test_a_name_that_several_fields_have_is_refused_with_their_keys():
-    with pytest.raises(InputError, match="attack.steps or validation.steps or test.steps"):
+    with pytest.raises(InputError, match=r"attack.steps or validation.steps or test.steps"):
         assigned("steps=10")
 
 
 @pytest.mark.parametrize(
     ("key", "nearest"),
-    [("atack.eps", "attack.eps"), ("epoch", "epochs"), ("attack.epsilon", "attack.eps"), ("gama", "params.gamma")],
+    [
+        ("atack.eps", "attack.eps"),
+        ("epoch", "epochs"),
+        ("attack.epsilon", "attack.eps"),
+        ("gama", "params.gamma"),
+    ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, nearest):
     with pytest.raises(InputError, match=f"unknown configuration key '{key}'; did you mean '{nearest}'"):
@@ -64,7 +77,9 @@ def test_values_of_the_wrong_kind_are_refused(text, message):
 
 
 def test_lists_booleans_and_none_are_understood():
-    config = assigned("optimizer.milestones=[10, 20]", "data.augment=false", "data.imbalance=10", "data.imbalance=none")
+    config = assigned(
+        "optimizer.milestones=[10, 20]", "data.augment=false", "data.imbalance=10", "data.imbalance=none"
+    )
     assert config.optimizer.milestones == (10, 20)
     assert config.data.augment is False
     assert config.data.imbalance is None
@@ -77,7 +92,9 @@ def test_the_tree_survives_json():
 
 def test_a_toml_file_sets_the_same_fields(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('method = "erm"\nepochs = 3\n[attack]\neps = "8/255"\n[params]\neta = 1e-4\n[data]\nholdout = 0.1\n')
+    path.write_text(
+        'method = "erm"\nepochs = 3\n[attack]\neps = "8/255"\n[params]\neta = 1e-4\n[data]\nholdout = 0.1\n'
+    )
     config = from_toml(path)
     assert (config.method, config.epochs, config.attack.eps) == ("erm", 3, 8 / 255)
     assert config.params == {"eta": 1e-4}
@@ -148,7 +165,9 @@ def test_completing_leaves_the_given_configuration_alone():
     assert config == assigned("method=cfol")
 
 
-@pytest.mark.parametrize(("text", "label"), [("0.2", "20%"), ("25%", "25%"), ("1/10", "10%"), ("test", "test"), ("none", "none")])
+@pytest.mark.parametrize(
+    ("text", "label"), [("0.2", "20%"), ("25%", "25%"), ("1/10", "10%"), ("test", "test"), ("none", "none")]
+)
 def test_the_hold_out_is_labelled(text, label):
     assert holdout_label(text) == label
 

@@ -100,12 +100,21 @@ def test_a_new_folder_gets_the_configuration(tmp_path):
 
 def test_an_existing_run_is_neither_continued_nor_overwritten_unasked(tmp_path):
     run_folder.prepare(tmp_path / "run", TrainConfig(), resume=False, overwrite=False)
+    MetricsLog(tmp_path / "run").append({})
     with pytest.raises(InputError, match="exists: --resume continues it, --overwrite starts it afresh"):
         run_folder.prepare(tmp_path / "run", TrainConfig(), resume=False, overwrite=False)
 
 
+def test_a_run_that_ended_before_its_first_step_does_not_block_its_folder(tmp_path):
+    for epochs in (3, 4):
+        run_folder.prepare(tmp_path / "run", TrainConfig(epochs=epochs), resume=False, overwrite=False)
+    assert run_folder.read_config(tmp_path / "run").epochs == 4
+
+
 def test_resuming_names_the_keys_that_changed(tmp_path):
-    run_folder.prepare(tmp_path / "run", TrainConfig(epochs=3, params={"eta": 1.0}), resume=True, overwrite=False)
+    run_folder.prepare(
+        tmp_path / "run", TrainConfig(epochs=3, params={"eta": 1.0}), resume=True, overwrite=False
+    )
     changed = TrainConfig(epochs=4, params={"eta": 2.0})
     with pytest.raises(InputError, match=r"epochs \(was 3, now 4\), params.eta \(was 1.0, now 2.0\)"):
         run_folder.prepare(tmp_path / "run", changed, resume=True, overwrite=False)
@@ -133,6 +142,12 @@ def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="is not a run folder"):
         run_folder.prepare(tmp_path, TrainConfig(), resume=False, overwrite=True)
+
+
+def test_a_folder_of_other_things_is_not_trained_in(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="exists"):
+        run_folder.prepare(tmp_path, TrainConfig(), resume=True, overwrite=False)
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

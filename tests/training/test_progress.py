@@ -28,7 +28,10 @@ def test_a_plain_line_an_epoch_when_the_output_is_no_terminal():
     show.begin(0, 10, 5, 128)
     show.step(1, 0, lambda: 1 / 0)  # must not read from the device
     show.row(ROW, 5, ["a", "b", "c"], None)
-    assert out.getvalue() == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01\n"
+    assert (
+        out.getvalue()
+        == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01\n"
+    )
 
 
 def test_the_validation_stands_in_the_line():

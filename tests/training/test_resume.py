@@ -51,7 +51,9 @@ def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monke
     loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
     with monkeypatch.context() as patch:
         StopAfter(patch, 2, number)
-        with pytest.raises(Stopped, match="stopped at step 2, saved .*last.pt; --resume continues") as stopped:
+        with pytest.raises(
+            Stopped, match=r"stopped at step 2, saved .*last.pt; --resume continues"
+        ) as stopped:
             loop.train(tiny.tiny_config(tmp_path / "stopped"), quiet=True)
     assert stopped.value.signal_number == number
     assert torch.load(tmp_path / "stopped/checkpoints/last.pt", weights_only=True)["position"]["step"] == 2
@@ -121,7 +123,9 @@ def test_another_thread_count_is_refused_unless_forced(few_images, tmp_path, mon
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
     with pytest.raises(InputError, match=rf"threads \(was {threads}, now {threads + 1}\) changed.*--force"):
         loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, quiet=True)
-    assert loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, force=True, quiet=True).result["finished"]
+    assert loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, force=True, quiet=True).result[
+        "finished"
+    ]
 
 
 def test_another_instruction_set_is_refused(few_images, tmp_path, monkeypatch):

@@ -59,7 +59,10 @@ def tiny_config(out: Path | str, method: str = "cfol", **settings: Any) -> Train
         "validation.steps": 1,
         "test.steps": 2,
     }
-    for key, value in {**values, **{key.replace("__", "."): value for key, value in settings.items()}}.items():
+    for key, value in {
+        **values,
+        **{key.replace("__", "."): value for key, value in settings.items()},
+    }.items():
         assign(config, key, value)
     return config
 

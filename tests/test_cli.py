@@ -1,0 +1,231 @@
+"""The command line: helps worth reading, mistakes in one line, exit statuses."""
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from cfol_fast import cli
+from cfol_fast.training import command
+
+TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
+TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu"]
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    try:
+        status = cli.main(arguments)
+    except SystemExit as leave:  # argparse's own
+        status = leave.code
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_help_lists_every_command(capsys):
+    status, out, _ = call(capsys, "--help")
+    assert status == 0
+    for name, (_, text) in cli.COMMANDS.items():
+        assert re.search(rf"^\s+{name}\s+{re.escape(text.split()[0])}", out, re.MULTILINE)
+    assert call(capsys)[1] == out
+
+
+def test_the_help_imports_no_torch():
+    code = "import sys; from cfol_fast import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_help_with_an_example(capsys, name):
+    module_name, text = cli.COMMANDS[name]
+    module = importlib.import_module(module_name)
+    assert (name, text) == (module.NAME, module.HELP)
+    status, out, _ = call(capsys, name, "--help")
+    assert status == 0
+    assert "example" in out
+    assert f"cfol-fast {name}" in out
+
+
+def test_the_version_is_told(capsys):
+    status, out, _ = call(capsys, "--version")
+    assert (status, out.split()[0]) == (0, "cfol-fast")
+
+
+def test_methods_are_listed_with_their_parameters(capsys):
+    status, out, _ = call(capsys, "train", "--list-methods")
+    assert status == 0
+    assert "cfol-reweighted" in out
+    assert "gamma=0.5" in out
+
+
+def test_the_complete_configuration_can_be_shown(capsys):
+    status, out, _ = call(
+        capsys, "train", "cfol", "--dataset", "cifar10", "--eps", "12/255", "--print-config"
+    )
+    assert status == 0
+    assert json.loads(out)["attack"]["eps"] == pytest.approx(12 / 255)
+
+
+def test_options_come_before_set_and_both_before_the_file(capsys, tmp_path):
+    (tmp_path / "run.toml").write_text('method = "erm"\nepochs = 3\nbatch_size = 7\nseed = 5\n')
+    file = ["--config", str(tmp_path / "run.toml")]
+    tree = json.loads(
+        call(capsys, "train", *file, "--epochs", "4", "--set", "batch_size=8", "--print-config")[1]
+    )
+    assert (tree["method"], tree["epochs"], tree["batch_size"], tree["seed"]) == ("erm", 4, 8, 5)
+    assert json.loads(call(capsys, "train", "cfol", *file, "--print-config")[1])["method"] == "cfol"
+
+
+BAD = [
+    (["tarin"], "invalid choice: 'tarin'"),
+    (["train"], "which METHOD?"),
+    (["train", "cfoll"], "did you mean 'cfol'"),
+    (["train", "cfol", "--dataset", "cifar11"], "did you mean 'cifar10'"),
+    (["train", "cfol", "--set", "atack.eps=1"], "did you mean 'attack.eps'"),
+    (["train", "cfol", "--eps", "eight"], "attack.eps takes a number"),
+    (["train", "cfol", "--epochs", "0"], "epochs must be at least 1, got 0"),
+    (["train", "cfol", "--resume", "--overwrite"], "contradict"),
+    (["train", "--resume", "--out", "nowhere"], "nowhere is not a run folder"),
+    (["train", "--resume"], "--resume needs --out"),
+    (["train", "cfol", "--config", "none.toml"], "no configuration file none.toml"),
+    (["train", "cfol", "--threads", "0"], "--threads must be at least 1"),
+    (["train", "erm", "--model", "alexnet"], "takes 3 channels, the data set has 1"),
+    (["train", "erm", "--model", "resnet19"], "did you mean 'resnet18'"),
+    (["train", "cfol", "--set", "gamma=1.5"], "gamma must be in (0, 1], got 1.5"),
+    (["train", "cfol", "--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
+    (["train", "cfol", "--out", "file/run"], "cannot create"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_bad_input_is_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    status, _, err = call(capsys, *arguments)
+    assert status == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_a_gpu_that_is_not_there_is_said_so_with_the_doctors_words(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    status, _, err = call(capsys, "train", "cfol", "--device", "cuda", "--out", str(tmp_path / "run"))
+    assert status == 2
+    assert re.search(
+        r"device cuda is not available: (torch|cfol_fast) .* \(cfol-fast doctor tells more\)", err
+    )
+
+
+def test_a_folder_without_write_permission_is_named(capsys, tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "run"))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)  # root may write everywhere, so permissions are no test
+    status, _, err = call(capsys, "train", "erm", *TINY, "--out", str(tmp_path / "run"))
+    assert status == 2
+    assert f"cannot write to {tmp_path / 'run'}: no permission" in err
+
+
+def test_a_run_from_the_command_line_is_guarded_resumed_and_overwritten(capsys, tmp_path):
+    out = ["--out", str(tmp_path / "run")]
+    status, shown, _ = call(capsys, "train", "erm", *TINY, *out)
+    assert status == 0
+    assert "epoch 1/1" in shown
+    assert "worst class" in shown
+
+    status, _, err = call(capsys, "train", "erm", *TINY, *out)
+    assert status == 2
+    assert "--resume continues it, --overwrite starts it afresh" in err
+
+    status, _, err = call(capsys, "train", "erm", *TINY, *out, "--resume", "--seed", "1")
+    assert status == 2
+    assert "seed (was 0, now 1)" in err
+
+    status, _, err = call(capsys, "train", "cfol", *out, "--resume")
+    assert status == 2
+    assert "method (was 'erm', now 'cfol')" in err
+
+    status, shown, _ = call(capsys, "train", "--resume", *out, "--export", str(tmp_path / "weights.pt"))
+    assert status == 0
+    assert "finished already" in shown
+    assert torch.load(tmp_path / "weights.pt", weights_only=True)
+
+    assert call(capsys, "train", "cfol", *TINY, *out, "--overwrite", "--quiet")[0] == 0
+    assert json.loads((tmp_path / "run/result.json").read_text())["method"] == "cfol"
+
+
+def test_a_loss_that_is_not_finite_is_status_1_without_a_traceback(capsys, tmp_path):
+    diverging = ["--lr", "1e20", "--set", "optimizer.schedule=constant", "--epochs", "3"]
+    status, _, err = call(
+        capsys, "train", "clean", *TINY, *diverging, "--out", str(tmp_path / "run"), "--set=steps_per_epoch=5"
+    )
+    assert status == 1
+    assert err.startswith("cfol-fast: failed: the loss is not finite since step")
+    assert len(err.splitlines()) == 1
+
+
+def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
+    """The real program, stopped from outside."""
+    command_line = [
+        sys.executable,
+        "-m",
+        "cfol_fast.cli",
+        "train",
+        "erm",
+        *TINY,
+        "--set=steps_per_epoch=100000",
+    ]
+    command_line += ["--set=checkpoint.steps=1", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and not (tmp_path / "run/checkpoints/last.pt").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert re.fullmatch(r"cfol-fast: stopped at step \d+, saved .*last\.pt; --resume continues\n", err)
+
+
+def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
+    status, out, _ = call(capsys, "doctor")
+    assert status == 0
+    for part in ("native ops", "this machine", "optional parts", "torch"):
+        assert part in out
+    status, out, _ = call(capsys, "doctor", "--json")
+    findings = json.loads(out)
+    assert findings["native"]["works"] is True
+    assert findings["cpu"]["threads"] == torch.get_num_threads()
+    for extra in findings["extras"].values():
+        assert extra["installed"] or extra["remedy"]
+
+
+def test_the_doctor_says_how_to_mend_a_missing_library(capsys, monkeypatch):
+    from cfol_fast import doctor
+
+    monkeypatch.setattr(
+        doctor, "_native", lambda: {"works": False, "trouble": "no library", "remedy": "build it"}
+    )
+    status, out, _ = call(capsys, "doctor")
+    assert status == 1
+    assert "build it" in out
+
+
+def test_every_option_of_train_sets_a_field_of_the_configuration():
+    from cfol_fast.training.config import known_keys
+
+    assert {key for _, key, _, _ in command.FIELDS} <= set(known_keys())
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path):
+    code = f"{sys.executable} -m cfol_fast.cli train --list-methods | head -c 1 > /dev/null"
+    process = subprocess.run(code, shell=True, capture_output=True, text=True, check=False, env=os.environ)
+    assert "Traceback" not in process.stderr

@@ -1,0 +1,216 @@
+"""Whole runs, from Python: every method trains, resumes and evaluates; what is kept, tested and written."""
+
+import json
+import signal
+
+import pytest
+import tiny
+import torch
+from test_resume import StopAfter
+
+import cfol_fast as cf
+from cfol_fast import data
+from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
+from cfol_fast.training import loop
+from cfol_fast.training.loading import export, read_checkpoint
+from cfol_fast.training.metrics import read_rows
+from cfol_fast.training.signals import Stopped
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_resumes_and_evaluates(few_images, tmp_path, monkeypatch, method):
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 2, signal.SIGTERM)
+        with pytest.raises(Stopped):
+            loop.train(tiny.tiny_config(tmp_path / "run", method), quiet=True)
+    run = loop.train(tiny.tiny_config(tmp_path / "run", method), resume=True, quiet=True)
+
+    assert run.result["method"] == method
+    assert run.result["holdout"] == "20%"
+    rows = list(read_rows(run.folder))
+    assert [(row["kind"], row["epoch"], row["step"]) for row in rows] == [
+        ("train", 1, 3),
+        ("validation", 1, 3),
+        ("train", 2, 6),
+        ("validation", 2, 6),
+    ]
+    assert rows[0]["p"] is None or sum(rows[0]["p"]) == pytest.approx(1.0)
+    assert len(rows[0]["class_error"]) == 10
+    test = data.load("fashion-mini").test
+    report = cf.evaluate(cf.load(run.folder), *pixels(test, 40), attack=None, num_classes=10)
+    assert 0.0 <= report.clean.average <= 1.0
+
+
+def pixels(images: data.ImageSet, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return images.images[:count].permute(0, 3, 1, 2).float() / 255, images.labels[:count]
+
+
+def test_the_embedded_images_train_as_they_are(tmp_path):
+    """No stand-in for the data: the run of the command line, with few steps."""
+    config = tiny.tiny_config(tmp_path / "run", epochs=1, test__steps=1)
+    run = cf.train(config, quiet=True)
+    assert sum(run.result["test"]["robust"]["count"].values()) == 3000
+
+
+def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tmp_path):
+    result = loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True).result
+    assert result == json.loads((tmp_path / "run/result.json").read_text())
+    assert result["checkpoints"].keys() == {"last", "best-average", "best-worst"}
+    assert result["test"]["robust"] == result["checkpoints"]["best-average"]["robust"]
+    assert result["checkpoints"]["last"]["epoch"] == 2
+    assert result["test"]["clean"].keys() >= {"average", "tail", "worst", "worst_class", "per_class"}
+    assert list(result["test"]["robust"]["per_class"]) == result["classes"]
+    assert (result["dataset"], result["model"], result["seed"]) == ("fashion-mini", "demo-cnn@0.25", 0)
+    assert (result["attack"]["steps"], result["attack"]["eps"]) == (2, 0.1)
+    assert {"cfol_fast", "torch", "python"} <= result["versions"].keys()
+    gallery = json.loads((tmp_path / "run/gallery.json").read_text())
+    assert gallery["class"] == result["test"]["robust"]["worst_class"]
+
+
+def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", epochs=4), quiet=True)
+    rows = [row for row in read_rows(run.folder) if row["kind"] == "validation"]
+    for name, metric in (("best-average", "average"), ("best-worst", "worst")):
+        values = [row["robust"][metric] for row in rows]
+        first_best = 1 + values.index(max(values))
+        assert run.result["checkpoints"][name]["epoch"] == first_best
+        assert read_checkpoint(run.folder / "checkpoints" / f"{name}.pt")["epoch"] == first_best
+
+
+def test_without_a_hold_out_the_last_epoch_is_tested(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", data__holdout="none"), quiet=True)
+    assert run.result["holdout"] == "none"
+    assert run.result["checkpoints"].keys() == {"last"}
+    assert not (run.folder / "checkpoints/best-average.pt").exists()
+    assert {row["kind"] for row in read_rows(run.folder)} == {"train"}
+
+
+def test_the_test_set_as_hold_out_is_labelled_everywhere(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", data__holdout="test"), quiet=True)
+    assert run.result["holdout"] == "test"
+    assert {row["split"] for row in read_rows(run.folder) if row["kind"] == "validation"} == {"test"}
+
+
+def test_validation_can_be_rarer_than_every_epoch(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", epochs=5, validation__every=2), quiet=True)
+    assert [row["epoch"] for row in read_rows(run.folder) if row["kind"] == "validation"] == [2, 4, 5]
+
+
+def test_two_equal_runs_are_equal_and_another_seed_is_not(few_images, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        loop.train(tiny.tiny_config(tmp_path / name, epochs=1, seed=seed), quiet=True)
+    tiny.assert_same_outcome(tmp_path / "a", tmp_path / "b")
+    weights = [read_checkpoint(tmp_path / name)["model"]["net.linear.weight"] for name in "ac"]
+    assert not torch.equal(*weights)
+
+
+def test_saving_more_often_changes_nothing(few_images, tmp_path):
+    loop.train(tiny.tiny_config(tmp_path / "a"), quiet=True)
+    loop.train(tiny.tiny_config(tmp_path / "b", checkpoint__steps=1, checkpoint__seconds=0.001), quiet=True)
+    tiny.assert_same_outcome(tmp_path / "a", tmp_path / "b")
+
+
+def test_training_leaves_the_callers_random_numbers_alone(few_images, tmp_path):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_last_good_checkpoint(
+    few_images, tmp_path
+):
+    config = tiny.tiny_config(tmp_path / "run", epochs=3)
+    loop.train(tiny.tiny_config(tmp_path / "run", epochs=3), quiet=True)
+    config = tiny.tiny_config(tmp_path / "bad", epochs=3, optimizer__lr=1e20, optimizer__schedule="constant")
+    with pytest.raises(loop.TrainingFailed, match=r"not finite since step \d+; there is no checkpoint yet"):
+        loop.train(config, quiet=True)
+
+
+def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, monkeypatch):
+    original = loop.learning_rate
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            loop, "learning_rate", lambda c, step, *rest: 1e20 if step >= 3 else original(c, step, *rest)
+        )
+        config = tiny.tiny_config(tmp_path / "run", checkpoint__steps=1, epochs=8)
+        with pytest.raises(
+            loop.TrainingFailed, match=r"since step \d+; the last good checkpoint is .*last.pt"
+        ):
+            loop.train(config, quiet=True)
+    state = read_checkpoint(tmp_path / "run/checkpoints/last.pt")
+    assert int(state["step"]["first_bad"]) == loop.NEVER
+
+
+def test_the_two_run_baseline_keeps_its_first_stage_in_a_subfolder(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", "two-run"), quiet=True)
+    assert json.loads((run.folder / "stage-1/result.json").read_text())["finished"]
+    first, second = (list(read_rows(folder)) for folder in (run.folder / "stage-1", run.folder))
+    assert first[0]["p"] is None  # every example once
+    assert second[0]["p"] is not None
+    best = json.loads((run.folder / "stage-1/result.json").read_text())["checkpoints"]["best-average"][
+        "epoch"
+    ]
+    accuracies = next(row for row in first if row["kind"] == "validation" and row["epoch"] == best)["robust"][
+        "per_class"
+    ]
+    softmax = torch.softmax(-torch.tensor(list(accuracies.values()), dtype=torch.float64), 0)
+    assert second[0]["p"] == pytest.approx((0.5 / 10 + 0.5 * softmax).tolist())
+
+
+def test_an_ensemble_of_iterates_is_kept_and_its_class_risks_reported(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", ensemble=3), quiet=True)
+    found = run.result["ensemble"]
+    assert found["members"] == len(found["steps"]) == 3
+    assert all(0 <= step < 6 for step in found["steps"])
+    assert found["worst_risk"] == max(found["robust_risk"].values())
+    stored = torch.load(run.folder / "checkpoints/ensemble.pt", weights_only=True)
+    assert len(stored["weights"]) == 3
+
+
+def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
+    model = cf.load(run.folder)
+    assert not model.training
+    assert model.classes == run.result["classes"]
+    state = read_checkpoint(run.folder / "checkpoints/best-average.pt")["model"]
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    last = cf.load(run.folder / "checkpoints/last.pt")
+    assert last(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_plain_weights_can_be_exported(few_images, tmp_path):
+    run = loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    path = export(run.folder, tmp_path / "weights.pt")
+    weights = torch.load(path, weights_only=True)
+    assert weights.keys() == cf.load(run.folder).state_dict().keys()
+    with pytest.raises(InputError, match="cannot write"):
+        export(run.folder, tmp_path / "nowhere" / "weights.pt")
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no run folder or checkpoint"):
+        cf.load(tmp_path / "none")
+    with pytest.raises(InputError, match="has no checkpoint"):
+        cf.load(tmp_path)
+    torch.save({"weights": torch.ones(3)}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match="not a checkpoint of cfol_fast"):
+        cf.load(tmp_path / "other.pt")
+
+
+def test_listeners_hear_every_row(few_images, tmp_path):
+    heard = []
+    loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True, listeners=(heard.append,))
+    assert [row["kind"] for row in heard] == ["train", "validation"] * 2
+
+
+def test_tensorboard_events_are_written(few_images, tmp_path):
+    loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True, tensorboard=True)
+    assert list((tmp_path / "run/tensorboard").glob("events.*"))
+
+
+def test_images_of_a_data_set_that_do_not_fit_the_model_are_refused(few_images, tmp_path):
+    with pytest.raises(InputError, match="takes 3 channels, the data set has 1"):
+        loop.train(tiny.tiny_config(tmp_path / "run", model__name="mobilenet_v3_small"), quiet=True)
