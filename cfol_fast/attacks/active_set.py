@@ -1,0 +1,70 @@
+"""PGD for evaluation at the price of the survivors: an example leaves the batch at the first iterate that fools the model.
+
+What is found is the worst iterate of each example, not its last: an attack that wanders into an error and out of it again has
+succeeded. Looks at the values after every step, so it is for evaluation and not for the training loop.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cfol_fast.attacks.attack import Radius, check_batch
+from cfol_fast.attacks.frozen import frozen
+from cfol_fast.attacks.pgd import PGD, in_dtype, logits_of
+
+
+class Outcome(NamedTuple):
+    """x_adv: (B, ...) the iterate that fooled the model, or the last one; fooled: (B,) bool; predicted: (B,) int64."""
+
+    x_adv: Tensor
+    fooled: Tensor
+    predicted: Tensor
+
+
+def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcome:
+    """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and stay where they are."""
+    check_batch(x, y)
+    eps, step = attack.radii()
+    with torch.no_grad(), frozen(attack.model, x.device, attack.fast, attack.dtype) as net:
+        net = in_dtype(net, x.dtype)
+        clean = attack.prepare(x)
+        target = attack.target(net, clean, y)
+        result = clean.clone()
+        predicted, fooled = y.clone(), ~alive
+
+        def check(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
+            """Notes the iterate of every row; returns which positions are still right."""
+            guess = logits.argmax(1)
+            result[rows], predicted[rows], fooled[rows] = adv, guess, guess != y[rows]
+            return (guess == y[rows]).nonzero().squeeze(1)
+
+        for _ in range(attack.restarts):
+            # the noise is drawn for the whole batch, so that an example's start does not depend on the others' fate
+            start = attack.start(clean, eps)
+            rows = (~fooled).nonzero().squeeze(1)
+            adv = _take(start, rows)
+            for _ in range(attack.steps):
+                if not len(rows):
+                    break
+                logits, grad = attack.gradient(net, adv, target[rows])
+                kept = check(rows, adv, logits)
+                if len(kept) < len(rows):
+                    rows, adv, grad = rows[kept], _take(adv, kept), _take(grad, kept)
+                attack.ascend_(adv, _take(clean, rows), grad, _each(eps, rows), _each(step, rows))
+            if len(rows):
+                check(rows, adv, logits_of(net, adv).float())
+    return Outcome(result.to(x.dtype), fooled, predicted)
+
+
+def _take(t: Tensor, rows: Tensor) -> Tensor:
+    """The rows, in the memory layout of the whole."""
+    channels_last = t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+    taken = t.index_select(0, rows)
+    return taken.contiguous(memory_format=torch.channels_last) if channels_last else taken
+
+
+def _each(radius: Radius, rows: Tensor) -> Radius:
+    return radius[rows] if isinstance(radius, Tensor) and radius.dim() == 1 else radius

@@ -1,0 +1,20 @@
+"""Evaluation: how a model does in every class, with and without an attack."""
+
+from cfol_fast.evaluation.accuracy import ClassAccuracy, wilson
+from cfol_fast.evaluation.autoattack import AutoAttack
+from cfol_fast.evaluation.evaluator import EnsembleEvaluation, evaluate, evaluate_ensemble
+from cfol_fast.evaluation.inputs import TensorSource
+from cfol_fast.evaluation.pictures import gallery
+from cfol_fast.evaluation.report import Evaluation
+
+__all__ = [
+    "AutoAttack",
+    "ClassAccuracy",
+    "EnsembleEvaluation",
+    "Evaluation",
+    "TensorSource",
+    "evaluate",
+    "evaluate_ensemble",
+    "gallery",
+    "wilson",
+]

@@ -1,0 +1,234 @@
+"""AutoAttack (Croce and Hein, 2020), standard version, through `pyautoattack`: with progress, and a state that survives a kill.
+
+The attacks run one after another, each on the examples that withstood those before, in batches. After every batch the state is
+written; a run that was killed continues with the next batch, and ends with the flags it would have had. That works because
+pyautoattack seeds every batch anew, so a batch does not depend on what ran before it in the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import atomic
+from cfol_fast.attacks.attack import check_radius
+from cfol_fast.attacks.frozen import bare, evaluation_mode
+from cfol_fast.errors import InputError
+
+STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
+NORMS = {"linf": "Linf", "l2": "L2"}
+LEAST_CLASSES = 4  # the targeted DLR loss looks at the four largest logits
+FORMAT = 1
+
+
+class AutoAttack:
+    """AutoAttack on `model` with radius `eps`; `state` is the file that lets a killed run continue.
+
+    attacks: the parts to run, by default the four of the standard version.
+    """
+
+    kind = "autoattack"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        eps: float,
+        norm: str = "linf",
+        seed: int = 0,
+        state: str | Path | None = None,
+        attacks: Sequence[str] = STANDARD,
+    ) -> None:
+        check_radius(eps, "eps")
+        if norm not in NORMS:
+            raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        unknown = [name for name in attacks if name not in STANDARD]
+        if unknown or not attacks:
+            raise InputError(
+                f"the parts of AutoAttack are {', '.join(STANDARD)}, got {', '.join(unknown) or 'none'}"
+            )
+        self.model, self.eps, self.norm, self.seed = model, float(eps), norm, seed
+        self.state = None if state is None else Path(state)
+        self.attacks = tuple(attacks)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "version": "standard" if self.attacks == STANDARD else "parts",
+            "norm": self.norm,
+            "eps": self.eps,
+            "attacks": list(self.attacks),
+            "seed": self.seed,
+        }
+
+    def run(
+        self,
+        x: Tensor,
+        y: Tensor,
+        clean: Tensor,
+        device: torch.device,
+        batch_size: int = 256,
+        progress: Callable[[int, int], Any] | None = None,
+    ) -> Tensor:
+        """(N,) int64: what each example ends up as. x: (N, C, H, W), y and clean (the predictions without attack): (N,), on the CPU.
+
+        progress: called with (done, total) after every batch, in units that only their ratio gives a meaning.
+        """
+        run = _Progress(self._identity(x, y, batch_size), len(self.attacks), clean, y)
+        if self.state is not None:
+            run.restore(self.state)
+        adversary = None
+        for number, name in enumerate(self.attacks):
+            if number < run.attack:
+                continue
+            candidates = run.start.nonzero().squeeze(1)
+            pieces = candidates.split(batch_size)
+            for piece in pieces[run.batch :]:
+                if adversary is None:
+                    adversary = self._adversary(x, device)
+                run.predictions[piece] = self._attack(adversary, name, x[piece], y[piece], device)
+                run.batch += 1
+                self._save(run)
+                if progress is not None:
+                    progress(number * len(pieces) + run.batch, len(self.attacks) * len(pieces))
+            run.next_attack(y)
+            self._save(run)
+        return run.predictions
+
+    def _adversary(self, x: Tensor, device: torch.device) -> Any:
+        try:
+            import pyautoattack
+        except ModuleNotFoundError:
+            raise InputError("AutoAttack needs pyautoattack: pip install 'cfol-fast[autoattack]'") from None
+        # a copy, because parts of AutoAttack leave gradients in the parameters
+        model = copy.deepcopy(bare(self.model)).requires_grad_(False).eval()
+        with torch.no_grad():
+            k = model(x[:1].to(device)).shape[1]
+        if k < LEAST_CLASSES:
+            raise InputError(
+                f"AutoAttack's targeted loss needs at least {LEAST_CLASSES} classes, the model has {k}; use PGD"
+            )
+        adversary = pyautoattack.AutoAttack(
+            model, norm=NORMS[self.norm], eps=self.eps, seed=self.seed, version="standard", device=device
+        )
+        adversary.apgd_targeted.n_target_classes = min(adversary.apgd_targeted.n_target_classes, k - 1)
+        adversary.fab.n_target_classes = min(adversary.fab.n_target_classes, k - 1)
+        return adversary
+
+    def _attack(self, adversary: Any, name: str, x: Tensor, y: Tensor, device: torch.device) -> Tensor:
+        adversary.attacks_to_run = [name]
+        with _undisturbed(device), evaluation_mode(adversary.model):
+            _, predicted = adversary.run_standard_evaluation(x.to(device), y.to(device), batch_size=len(x))
+        return predicted.cpu()
+
+    def _save(self, run: _Progress) -> None:
+        if self.state is not None:
+            atomic.write_json(self.state, run.to_json())
+
+    def _identity(self, x: Tensor, y: Tensor, batch_size: int) -> dict[str, Any]:
+        weights = bare(self.model).state_dict()
+        return {
+            "model": fingerprint([part for name, value in weights.items() for part in (name, value)]),
+            "data set": fingerprint([x, y]),
+            "radius": self.eps,
+            "norm": self.norm,
+            "attacks": list(self.attacks),
+            "seed": self.seed,
+            "batch size": batch_size,
+            "pyautoattack": _version(),
+        }
+
+
+class _Progress:
+    """Where a run stands: the attack, the batch, who withstood the attacks before, and what each example ended up as."""
+
+    def __init__(self, identity: dict[str, Any], attacks: int, clean: Tensor, y: Tensor) -> None:
+        self.identity, self.attacks = identity, attacks
+        self.attack = self.batch = 0
+        self.predictions = clean.clone()
+        self.start = (
+            clean == y
+        )  # (N,) bool: the candidates of the current attack, which its batches are made of
+
+    def next_attack(self, y: Tensor) -> None:
+        self.attack, self.batch = self.attack + 1, 0
+        self.start = self.predictions == y
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "kind": "autoattack-state",
+            "identity": self.identity,
+            "attack": self.attack,
+            "batch": self.batch,
+            "start": "".join("1" if flag else "0" for flag in self.start.tolist()),
+            "predictions": self.predictions.tolist(),
+        }
+
+    def restore(self, path: Path) -> None:
+        """Continues from the file where there is one; a state of something else is refused with what differs."""
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (ValueError, OSError) as error:
+            raise InputError(f"the AutoAttack state {path} cannot be read: {error}") from None
+        if (
+            not isinstance(stored, dict)
+            or stored.get("kind") != "autoattack-state"
+            or stored.get("format") != FORMAT
+        ):
+            raise InputError(f"{path} is not an AutoAttack state of this version; choose another file")
+        theirs = stored["identity"]
+        different = [name for name, value in self.identity.items() if theirs.get(name) != value]
+        if different:
+            raise InputError(
+                f"the AutoAttack state {path} belongs to another {', '.join(different)}; delete it or choose another file"
+            )
+        self.attack, self.batch = stored["attack"], stored["batch"]
+        self.start = torch.tensor([digit == "1" for digit in stored["start"]])
+        self.predictions = torch.tensor(stored["predictions"], dtype=torch.int64)
+
+
+def fingerprint(parts: Sequence[Tensor | str]) -> str:
+    """A hash of names, shapes and bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(part.encode())
+            continue
+        value = part.detach().cpu().contiguous()
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("pyautoattack")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@contextlib.contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    """Keeps the global random state and the tracer, both of which pyautoattack sets, and its log of every batch away."""
+    tracer, logger = sys.gettrace(), logging.getLogger("auto-attack")
+    disabled, logger.disabled = logger.disabled, True
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        logger.disabled = disabled
+        sys.settrace(tracer)

@@ -1,0 +1,231 @@
+"""`cfol-fast eval`: the accuracy of a run or a checkpoint in every class, under the attacks that are asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cfol_fast.training.config import TrainConfig
+
+NAME = "eval"
+HELP = "clean and robust accuracy in every class, of a run or a checkpoint"
+DESCRIPTION = """\
+Evaluates a run folder, one of our checkpoints, or the weights of others on the test set, class by class.
+
+examples:
+  cfol-fast eval runs/first                                      PGD-20 with the run's radius, on the run's data
+  cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; continues after a kill
+  cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
+  cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --eps 8/255     a checkpoint of others
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|CHECKPOINT", help="a run folder, or a file with weights")
+    parser.add_argument(
+        "--attack",
+        default="pgd",
+        metavar="KINDS",
+        help="pgd, autoattack, fgsm, trades or none; several, separated by commas, give the worst case (default: pgd)",
+    )
+    parser.add_argument(
+        "--eps", metavar="EPS", help="radius, such as 8/255 (default: the run's, or the data set's)"
+    )
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of PGD (default: 20)")
+    parser.add_argument("--step", metavar="SIZE", help="step size of PGD (default: 2.5 eps / steps)")
+    parser.add_argument(
+        "--restarts", type=int, default=1, metavar="N", help="starts of PGD, the best is kept (default: 1)"
+    )
+    parser.add_argument("--norm", choices=("linf", "l2"), help="default: the run's, or linf")
+    parser.add_argument(
+        "--loss", choices=("ce", "cw", "dlr", "kl"), default="ce", help="what PGD climbs (default: ce)"
+    )
+    parser.add_argument(
+        "--active-set",
+        action="store_true",
+        help="fooled examples leave the batch: faster, and the worst iterate counts instead of the last",
+    )
+    parser.add_argument(
+        "--state", metavar="FILE", help="AutoAttack's state: a killed evaluation continues from it"
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="for weights of others; a run knows its own")
+    parser.add_argument("--data", metavar="DIR", help="the folder with the data set's files")
+    parser.add_argument(
+        "--model", metavar="NAME", help="for weights of others (default: recognised by its layers)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N images of the test set")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="default: 256")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the attacks' random starts (default: 0)"
+    )
+    parser.add_argument(
+        "--device", default="auto", metavar="DEV", help="auto, cpu, cuda, cuda:1 (default: auto)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write everything to FILE (the format: cfol_fast/evaluation/report.py)"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write a row a class to FILE")
+    parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    from cfol_fast import atomic, data
+    from cfol_fast.errors import InputError
+    from cfol_fast.evaluation.evaluator import evaluate
+    from cfol_fast.training.environment import choose_device
+
+    for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
+        if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
+            raise InputError(
+                f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
+            )
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"--limit must be at least 1, got {args.limit}")
+    device = choose_device(args.device)
+    subject = _subject(args)
+    images = subject.bundle.test
+    if args.limit is not None:
+        images = images.subset(range(min(args.limit, len(images))))
+    source = data.ResidentSource(images, size=subject.bundle.size, device=device)
+    report = evaluate(
+        subject.model.to(device),
+        source,
+        attack=_attacks(args, subject) or None,
+        class_names=subject.bundle.classes,
+        batch_size=args.batch_size,
+        device=device,
+        active_set=args.active_set,
+        progress=None if args.quiet else progress_line(),
+    )
+    report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name}
+    if args.json:
+        atomic.write_json(Path(args.json).expanduser(), report.to_json())
+    if args.csv:
+        atomic.write_text(Path(args.csv).expanduser(), report.to_csv())
+    if not args.quiet:
+        print(report.table())
+    return 0
+
+
+@dataclass
+class Subject:
+    """What is evaluated: the model, where it comes from, on which data; config: of the run, if it is one."""
+
+    model: nn.Module
+    path: Path
+    bundle: Any
+    config: TrainConfig | None
+
+
+def _subject(args: argparse.Namespace) -> Subject:
+    from cfol_fast import data
+    from cfol_fast.errors import InputError
+    from cfol_fast.evaluation.checkpoints import load_weights
+    from cfol_fast.training import run_folder
+    from cfol_fast.training.loading import checkpoint_path, load
+
+    path = checkpoint_path(args.what)
+    folder = path.parent.parent
+    config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
+    ours = args.model is None and _is_ours(path)
+    name = args.dataset or (config.data.name if config and ours else _dataset_of(path) if ours else None)
+    if name is None:
+        raise InputError(
+            f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
+        )
+
+    options: dict[str, Any] = {"root": args.data}
+    if config is not None and config.data.name == name:
+        options = {"root": args.data or config.data.root, "size": config.data.size}
+        options["skip_corrupt"] = config.data.skip_corrupt
+    bundle = data.load(name, progress=not args.quiet, **options)
+    if ours:
+        model = load(path)
+    else:
+        model = load_weights(path, args.model, len(bundle.classes), bundle.size[0], bundle.channels)
+    return Subject(model, path, bundle, config if ours else None)
+
+
+def _is_ours(path: Path) -> bool:
+    """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
+    if path.parent.name == "checkpoints" and (path.parent.parent / "config.json").exists():
+        return True
+    return _facts(path) is not None
+
+
+def _dataset_of(path: Path) -> str | None:
+    facts = _facts(path)
+    return None if facts is None else facts.get("dataset")
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    import pickle
+
+    import torch
+
+    try:
+        state = torch.load(path, map_location="meta", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
+        return None
+    return state if isinstance(state, dict) and "spec" in state and "model" in state else None
+
+
+def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
+    from cfol_fast.errors import InputError
+    from cfol_fast.training.config import parse_number
+
+    config = subject.config
+    eps = parse_number(args.eps) if args.eps else (config.test.eps if config else None)
+    if eps is None:
+        eps = subject.bundle.eps
+    norm = args.norm or (config.attack.norm if config else "linf")
+    shared = {"eps": eps, "norm": norm, "seed": args.seed}
+    step = None if args.step is None else parse_number(args.step)
+    climbing = {"steps": args.steps, "step": step, "restarts": args.restarts}
+    parameters: dict[str, dict[str, Any]] = {
+        "pgd": {**shared, **climbing, "loss": args.loss},
+        "trades": {**shared, **climbing},
+        "fgsm": shared,
+        "autoattack": {**shared, "state": args.state},
+    }
+    kinds = [kind.strip() for kind in args.attack.split(",") if kind.strip()]
+    unknown = [kind for kind in kinds if kind not in parameters and kind != "none"]
+    if unknown or not kinds:
+        known = ", ".join([*parameters, "none"])
+        raise InputError(
+            f"no attack for evaluation is called {', '.join(map(repr, unknown)) or 'nothing'}; there are {known}"
+        )
+    if args.state and "autoattack" not in kinds:
+        raise InputError("--state belongs to --attack autoattack")
+    return [{"kind": kind, **parameters[kind]} for kind in kinds if kind != "none"]
+
+
+def progress_line(every: float = 0.5) -> Callable[[int, int], None]:
+    """Shows how far an evaluation is: one line on a terminal, every tenth of the way in a log file."""
+    terminal = sys.stderr.isatty()
+    shown = {"time": 0.0, "tenth": 0}
+    begin = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        now = time.monotonic()
+        tenth = 10 * done // max(1, total)
+        if terminal and (now - shown["time"] >= every or done >= total):
+            left = (now - begin) * (total - done) / max(1, done)
+            print(f"\r{done:,} of {total:,} images, {left:,.0f} s left ", end="", file=sys.stderr, flush=True)
+            if done >= total:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+        elif not terminal and tenth > shown["tenth"]:
+            print(f"{done:,} of {total:,} images", file=sys.stderr, flush=True)
+        else:
+            return
+        shown["time"], shown["tenth"] = now, tenth
+
+    return show

@@ -1,0 +1,256 @@
+"""`evaluate`: clean and robust accuracy of a model, class by class, under one attack or the worst case of several.
+
+Every figure comes from the predictions of the model itself on the final images, never from the folded network an attack uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import attacks as attack_kinds
+from cfol_fast import ops
+from cfol_fast.attacks.active_set import attack_survivors
+from cfol_fast.attacks.frozen import evaluation_mode
+from cfol_fast.errors import InputError
+from cfol_fast.evaluation.accuracy import ClassAccuracy
+from cfol_fast.evaluation.autoattack import AutoAttack
+from cfol_fast.evaluation.inputs import Source, as_source, check_pixels, class_names, logits_of
+from cfol_fast.evaluation.report import Evaluation
+
+STEPS = 20  # of PGD, when an attack is given as a dict without them; the step is 2.5 eps / steps
+Progress = Callable[[int, int], Any]
+AttackLike = Any  # an Attack, any callable (x, y) -> x_adv, or a dict such as {"kind": "pgd", "eps": 8 / 255}
+ACTIVE_SET_NOTE = (
+    "with the active set an example counts as fooled at the first iterate that fools it, the clean image included; robust accuracy "
+    "is therefore never higher than at the last iterate"
+)
+
+
+def evaluate(
+    model: nn.Module,
+    x_or_source: Any,
+    y: Tensor | None = None,
+    attack: AttackLike | Sequence[AttackLike] | None = None,
+    num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    batch_size: int = 256,
+    device: torch.device | str | None = None,
+    active_set: bool = False,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Clean accuracy, and robust accuracy where there is an attack.
+
+    x_or_source: (N, C, H, W) in [0, 1] with y (N,), or a source such as `data.ResidentSource`.
+    attack: an attack, a dict of its parameters ("kind" is "pgd" by default; "autoattack" is AutoAttack, standard version), or
+        several of them: then an example is robust when it withstands each.
+    active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the last.
+    progress: called with (images done, images in all), an image counting once for each attack.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    source = as_source(x_or_source, y)
+    chosen = [make_attack(one, model) for one in _as_list(attack)]
+    if active_set and not any(isinstance(one, attack_kinds.PGD) for one in chosen):
+        raise InputError("the active set needs PGD: give attack={'eps': ...}")
+    with evaluation_mode(model), torch.no_grad():
+        run = _Run(model, source, _device_of(model, device), class_names, num_classes, batch_size, progress)
+        run.batches(chosen, active_set)
+        run.whole_set_attacks(chosen)
+    for one in chosen:
+        _check_fault(one)
+    labels = source.labels.cpu()
+    named = [
+        (_describe(one), ClassAccuracy(labels, run.predictions[number], run.names))
+        for number, one in enumerate(chosen)
+    ]
+    robust = None
+    if chosen:
+        robust = ClassAccuracy(labels, _worst_case(labels, list(run.predictions.values())), run.names)
+    settings = {"active_set": active_set, "batch_size": batch_size, "device": str(run.device)}
+    return Evaluation(
+        clean=ClassAccuracy(labels, run.clean, run.names),
+        robust=robust,
+        attacks=named,
+        settings=settings,
+        notes=[ACTIVE_SET_NOTE] if active_set else [],
+    )
+
+
+class _Run:
+    """The predictions of one evaluation, filled in batch by batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Source,
+        device: torch.device | None,
+        names: Sequence[str] | None,
+        num_classes: int | None,
+        batch_size: int,
+        progress: Progress | None,
+    ) -> None:
+        self.model, self.source, self.batch_size, self.progress = model, source, batch_size, progress
+        self.device = device or source.labels.device
+        self.clean = torch.zeros(len(source), dtype=torch.int64)
+        self.predictions: dict[int, Tensor] = {}  # by the attack's number
+        _, x, _ = next(iter(source.batches(1)))
+        check_pixels(x, 0)
+        self.names = class_names(source, names, num_classes, logits_of(model, x.to(self.device), 0).shape[1])
+        self.done = self.total = 0
+
+    def batches(self, chosen: list[Any], active_set: bool) -> None:
+        """The clean images, and every attack that works batch by batch."""
+        batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
+        self.predictions = {number: torch.zeros_like(self.clean) for number in range(len(chosen))}
+        self.total = len(self.source) * max(1, len(chosen))
+        for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
+            x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
+            check_pixels(x, number)
+            clean = self._predict(x, number)
+            self.clean[rows] = clean.cpu()
+            for place, one in batched.items():
+                if active_set and isinstance(one, attack_kinds.PGD):
+                    alive = clean == y
+                    guess = self._predict(attack_survivors(one, x, y, alive).x_adv, number)
+                    guess = torch.where(alive, guess, clean)
+                else:
+                    guess = self._predict(one(x, y), number)
+                self.predictions[place][rows] = guess.cpu()
+                self._tell(len(rows))
+            if not chosen:
+                self._tell(len(rows))
+
+    def whole_set_attacks(self, chosen: list[Any]) -> None:
+        """AutoAttack chooses its own batches, of the examples that are left."""
+        wanted = {number: one for number, one in enumerate(chosen) if isinstance(one, AutoAttack)}
+        if not wanted:
+            return
+        x = torch.cat([batch.cpu() for _, batch, _ in self.source.batches(self.batch_size)])
+        y = self.source.labels.cpu()
+        for number, one in wanted.items():
+            before = self.done
+
+            def tell(done: int, total: int, before: int = before) -> None:
+                self._tell(before + len(y) * done // max(1, total) - self.done)
+
+            self.predictions[number] = one.run(x, y, self.clean, self.device, self.batch_size, tell)
+            self._tell(before + len(y) - self.done)
+
+    def _predict(self, x: Tensor, batch: int) -> Tensor:
+        return logits_of(self.model, x, batch).argmax(1)
+
+    def _tell(self, images: int) -> None:
+        self.done += images
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+@dataclass
+class EnsembleEvaluation:
+    """Several models: the risk of each class averaged over the members, which is what the paper's Theorem 1 bounds."""
+
+    members: list[Evaluation]
+    clean_risk: Tensor  # (k,) float64
+    robust_risk: Tensor | None  # (k,) float64; every member attacked on its own
+
+    @property
+    def worst_risk(self) -> float:
+        """The largest class risk, under attack where there is one."""
+        return float((self.clean_risk if self.robust_risk is None else self.robust_risk).max())
+
+    def to_json(self) -> dict[str, Any]:
+        names = self.members[0].clean.classes
+        risks = {"clean_risk": self.clean_risk, "robust_risk": self.robust_risk}
+        return {
+            "format": 1,
+            "kind": "ensemble",
+            "worst_risk": self.worst_risk,
+            **{k: None if v is None else dict(zip(names, v.tolist(), strict=True)) for k, v in risks.items()},
+            "members": [member.to_json() for member in self.members],
+        }
+
+
+def evaluate_ensemble(
+    models: Iterable[nn.Module],
+    x_or_source: Any,
+    y: Tensor | None = None,
+    attack_factory: Callable[[nn.Module], AttackLike] | None = None,
+    averaged_logits: bool = False,
+    **options: Any,
+) -> EnsembleEvaluation | Evaluation:
+    """Evaluates each model under an attack of its own, `attack_factory(model)`, and averages the class risks.
+
+    averaged_logits: instead the one classifier whose logits are the members' mean, attacked as a whole. That is another
+    model, and not the quantity of the theorem. options: as for `evaluate`.
+    """
+    if averaged_logits:
+        from cfol_fast.theory import AveragedLogits
+
+        whole = AveragedLogits(models)
+        return evaluate(whole, x_or_source, y, attack_factory and attack_factory(whole), **options)
+    members = [
+        evaluate(model, x_or_source, y, attack_factory and attack_factory(model), **options)
+        for model in models
+    ]
+    if not members:
+        raise InputError("the ensemble has no members")
+    robust = [1 - member.robust.per_class for member in members if member.robust is not None]
+    return EnsembleEvaluation(
+        members,
+        torch.stack([1 - member.clean.per_class for member in members]).mean(0),
+        torch.stack(robust).mean(0) if robust else None,
+    )
+
+
+def make_attack(attack: AttackLike, model: nn.Module) -> Any:
+    """An attack from a dict of its parameters; anything that can be called stays as it is."""
+    if isinstance(attack, Mapping):
+        parameters = dict(attack)
+        kind = parameters.pop("kind", "pgd")
+        if kind != "none" and "eps" not in parameters:
+            raise InputError(f"the attack {kind!r} needs a radius: {{'kind': {kind!r}, 'eps': 8 / 255}}")
+        if kind == "autoattack":
+            return AutoAttack(model, **parameters)
+        if kind in ("pgd", "trades"):
+            parameters = {"steps": STEPS, **parameters}
+        return attack_kinds.create(kind, model, **parameters)
+    if isinstance(attack, AutoAttack) or callable(attack):
+        return attack
+    raise TypeError(f"an attack is called with (x, y) or given as a dict, got {type(attack).__name__}")
+
+
+def _as_list(attack: Any) -> list[Any]:
+    if attack is None:
+        return []
+    return list(attack) if isinstance(attack, (list, tuple)) else [attack]
+
+
+def _describe(attack: Any) -> dict[str, Any]:
+    described = attack.describe() if hasattr(attack, "describe") else None
+    return described or {"kind": getattr(attack, "__name__", type(attack).__name__)}
+
+
+def _worst_case(labels: Tensor, predictions: list[Tensor]) -> Tensor:
+    """(N,): the prediction of the first attack that fooled the example; the right class where none did."""
+    worst = predictions[0]
+    for other in predictions[1:]:
+        worst = torch.where(worst == labels, other, worst)
+    return worst
+
+
+def _device_of(model: nn.Module, device: torch.device | str | None) -> torch.device | None:
+    if device is not None:
+        return torch.device(device)
+    first = next(model.parameters(), None)
+    return None if first is None else first.device
+
+
+def _check_fault(attack: Any) -> None:
+    fault = getattr(attack, "fault", None)
+    if isinstance(fault, Tensor) and (messages := ops.fault_messages(int(fault))):
+        raise InputError(f"the attack's kernels reported: {'; '.join(messages)}")

@@ -1,0 +1,113 @@
+"""What an evaluation is given, and the refusal of what would give a wrong figure without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast.errors import InputError
+
+TOLERANCE = 1e-5  # pixels that were scaled in another precision may leave [0, 1] by rounding
+
+
+class Source(Protocol):
+    """Where the examples come from: `data.ResidentSource`, or tensors."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]: ...
+
+
+class TensorSource:
+    """Images (N, C, H, W) in [0, 1] and labels (N,) as a source."""
+
+    def __init__(self, x: Tensor, y: Tensor, classes: Sequence[str] = ()) -> None:
+        if not x.is_floating_point():
+            raise InputError(
+                f"images must be floating point numbers in [0, 1], got {x.dtype}; divide bytes by 255"
+            )
+        if len(x) != len(y):
+            raise InputError(f"there are {len(x)} images, but {len(y)} labels")
+        self.x, self.labels = x, y
+        self.classes: Sequence[str] = list(classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for start in range(0, len(self), batch_size):
+            rows = slice(start, start + batch_size)
+            yield torch.arange(start, min(start + batch_size, len(self))), self.x[rows], self.labels[rows]
+
+
+def as_source(x_or_source: Any, y: Tensor | None) -> Source:
+    if isinstance(x_or_source, Tensor):
+        if y is None:
+            raise InputError("the labels y are missing: evaluate(model, x, y)")
+        source: Source = TensorSource(x_or_source, torch.as_tensor(y))
+    elif hasattr(x_or_source, "batches") and hasattr(x_or_source, "labels"):
+        if y is not None:
+            raise InputError("a source has its own labels; y belongs to a tensor of images")
+        source = x_or_source
+    else:
+        raise TypeError(
+            f"expected images as a tensor, or a source with batches() and labels, got {type(x_or_source).__name__}"
+        )
+    if len(source) == 0:
+        raise InputError("the data set is empty: there is nothing to evaluate")
+    if source.labels.dtype != torch.int64 or source.labels.dim() != 1:
+        raise InputError(f"labels must be int64 (N,), got {source.labels.dtype} {tuple(source.labels.shape)}")
+    return source
+
+
+def class_names(
+    source: Source, given: Sequence[str] | None, num_classes: int | None, logits: int
+) -> list[str]:
+    """The names of the classes, agreed upon by the data, the caller and the width of the model's logits."""
+    names = list(given if given is not None else source.classes)
+    k = num_classes if num_classes is not None else (len(names) or logits)
+    names = names or [str(c) for c in range(k)]
+    if len(names) != k:
+        raise InputError(f"there are {len(names)} class names for {k} classes")
+    if len(set(names)) < k:
+        raise InputError(f"the class names are not different from each other: {', '.join(sorted(names))}")
+    if logits != k:
+        raise InputError(
+            f"the model has {logits} outputs, the data set {k} classes: it was made for another data set, or num_classes is wrong"
+        )
+    low, high = int(source.labels.min()), int(source.labels.max())
+    if low < 0 or high >= k:
+        raise InputError(f"labels must be 0..{k - 1} for {k} classes, got {low}..{high}")
+    return names
+
+
+def check_pixels(x: Tensor, batch: int) -> None:
+    """Refuses images outside [0, 1]: an eps in pixels would mean something else there."""
+    low, high = float(x.min()), float(x.max())
+    if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
+        raise InputError(
+            f"batch {batch}: images must be in [0, 1], got values from {low:.3g} to {high:.3g}; do not normalise the inputs, put "
+            "the normalisation into the model as its first layer (cfol_fast.models.Normalize)"
+        )
+
+
+def logits_of(model: nn.Module, x: Tensor, batch: int) -> Tensor:
+    """(B, k) logits, checked: NaN would count as a wrong prediction and look like a weak model."""
+    logits = model(x)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the model must return logits of shape ({len(x)}, classes), got {what}")
+    if bool(logits.isnan().any()):
+        raise InputError(
+            f"batch {batch}: the model's logits are NaN; the weights are broken, or its precision is too low"
+        )
+    return logits
