@@ -138,3 +138,26 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
         shutil.rmtree(self._profile, ignore_errors=True)
+
+
+def main(words: list[str]) -> None:
+    """python -m tests.reporting.browser PAGE PICTURE [WIDTH [HEIGHT]] [dark]: how the README's picture of the page is taken."""
+    executable = program()
+    if executable is None:
+        raise SystemExit("needs chromium: apt-get install chromium")
+    sizes = [int(word) for word in words[2:] if word.isdigit()]
+    width = sizes[0] if sizes else 1200
+    browser = Browser(executable)
+    try:
+        browser.show(Path(words[0]), width, dark="dark" in words[2:])
+        height = sizes[1] if len(sizes) > 1 else browser.evaluate("document.documentElement.scrollHeight")
+        browser.show(Path(words[0]), width, height, dark="dark" in words[2:])
+        print(browser.screenshot(Path(words[1])))
+    finally:
+        browser.close()
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
