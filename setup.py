@@ -25,14 +25,33 @@ ROOT = Path(__file__).parent
 STABLE_ABI = "0x020d000000000000"  # torch >= 2.13
 DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
-CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
-NVCC_FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", "-Xptxas=--warn-on-spills,--warning-as-error"]
+CXX_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+NVCC_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "--fmad=false",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+    "-Xptxas=--warn-on-spills,--warning-as-error",
+]
 NVCC_FLAGS += ["-Werror=all-warnings", "--expt-relaxed-constexpr"]
 
 
 def find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    wheels = [] if os.environ.get("CFOL_NO_NVCC_WHEEL") else [str(Path(p, "nvidia/cu13/bin/nvcc")) for p in sys.path]
+    wheels = (
+        []
+        if os.environ.get("CFOL_NO_NVCC_WHEEL")
+        else [str(Path(p, "nvidia/cu13/bin/nvcc")) for p in sys.path]
+    )
     candidates = [str(Path(home, "bin", "nvcc"))] if home else []
     candidates += [shutil.which("nvcc") or "", *wheels]
     return next((c for c in candidates if c and Path(c).exists()), None)
@@ -47,7 +66,12 @@ def toolkit_root(nvcc: str) -> Path:
 
 
 def architectures() -> list[str]:
-    return (os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES).replace(" ", ";").strip(";").split(";")
+    return (
+        (os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES)
+        .replace(" ", ";")
+        .strip(";")
+        .split(";")
+    )
 
 
 def gencode(architecture: str) -> str:
@@ -63,7 +87,11 @@ class NinjaBuild(build_ext):
         self.nvcc = None if os.environ.get("CFOL_CUDA") == "0" else find_nvcc()
         if self.nvcc is None and os.environ.get("FORCE_CUDA") == "1":
             raise SystemExit("FORCE_CUDA=1, but no nvcc was found: set CUDA_HOME or install nvidia-cuda-nvcc")
-        kind = f"with CUDA ({self.nvcc}, {';'.join(architectures())})" if self.nvcc else "for the CPU only (no nvcc)"
+        kind = (
+            f"with CUDA ({self.nvcc}, {';'.join(architectures())})"
+            if self.nvcc
+            else "for the CPU only (no nvcc)"
+        )
         print(f"cfol_fast: building {kind}", flush=True)
         super().run()
 
@@ -89,7 +117,13 @@ class NinjaBuild(build_ext):
         package = Path(torch.__file__).parent
         includes = [ROOT / "csrc", package / "include", sysconfig.get_path("include")]
         cxx = [*CXX_FLAGS, f"-DTORCH_TARGET_VERSION={STABLE_ABI}"]
-        link = [f"-L{package / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10", "-Wl,--as-needed,--exclude-libs,ALL"]
+        link = [
+            f"-L{package / 'lib'}",
+            "-ltorch_cpu",
+            "-ltorch",
+            "-lc10",
+            "-Wl,--as-needed,--exclude-libs,ALL",
+        ]
         rules = NinjaFile()
         sources = sorted([*ROOT.glob("csrc/*.cpp"), *ROOT.glob("csrc/cpu/*.cpp")])
         if self.nvcc:
@@ -97,7 +131,9 @@ class NinjaBuild(build_ext):
             includes.append(root / "include")
             cxx.append("-DCFOL_WITH_CUDA")
             flags = [*NVCC_FLAGS, *map(gencode, architectures())]
-            rules.rule("nvcc", f"{self.nvcc} {' '.join(flags)} -MMD -MF $out.d -c $in -o $out", depfile="$out.d")
+            rules.rule(
+                "nvcc", f"{self.nvcc} {' '.join(flags)} -MMD -MF $out.d -c $in -o $out", depfile="$out.d"
+            )
             for source in sorted(ROOT.glob("csrc/cuda/*.cu")):
                 rules.compile("nvcc", source)
             link += [f"-L{root / d}" for d in ("lib64", "lib") if (root / d).is_dir()]
@@ -113,7 +149,9 @@ class NinjaBuild(build_ext):
         includes = [ROOT / "csrc", pybind11.get_include(), sysconfig.get_path("include")]
         cxx = list(CXX_FLAGS)
         if self.nvcc:
-            version = subprocess.run([self.nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+            version = subprocess.run(
+                [self.nvcc, "--version"], capture_output=True, text=True, check=True
+            ).stdout
             release = re.search(r"release [\d.]+", version)
             cxx += ["-DCFOL_WITH_CUDA", quoted("CFOL_CUDA_ARCHITECTURES", ";".join(architectures()))]
             cxx += [quoted("CFOL_CUDA_COMPILER", "nvcc " + (release.group(0) if release else "unknown"))]
@@ -144,7 +182,11 @@ class NinjaFile:
         # to another name first: a process that has the old library mapped must not see it change
         command = f"{compiler()} -shared $in -o $out.tmp {' '.join(flags)} && mv $out.tmp $out"
         self.lines += ["rule link", f"  command = {command}", "  description = link $out"]
-        self.lines += [f"build {escaped(output)}: link {' '.join(self.objects)}", f"default {escaped(output)}", ""]
+        self.lines += [
+            f"build {escaped(output)}: link {' '.join(self.objects)}",
+            f"default {escaped(output)}",
+            "",
+        ]
         return "\n".join(self.lines)
 
 
@@ -167,7 +209,9 @@ def escaped(path: Path) -> str:
 
 
 def ninja() -> str:
-    beside = Path(sysconfig.get_path("scripts"), "ninja")  # the wheel's, in the environment that runs the build
+    beside = Path(
+        sysconfig.get_path("scripts"), "ninja"
+    )  # the wheel's, in the environment that runs the build
     found = str(beside) if beside.exists() else shutil.which("ninja")
     if not found:
         raise SystemExit("ninja is needed to build cfol_fast: pip install ninja")

@@ -22,7 +22,17 @@ _SURFACE = {
     "train": "cfol_fast.training",
     "load": "cfol_fast.training",
 }
-_MODULES: tuple[str, ...] = ("attacks", "data", "evaluation", "methods", "models", "objectives", "ops", "recipes", "reporting")
+_MODULES: tuple[str, ...] = (
+    "attacks",
+    "data",
+    "evaluation",
+    "methods",
+    "models",
+    "objectives",
+    "ops",
+    "recipes",
+    "reporting",
+)
 _MODULES += ("sampling", "theory", "training")
 
 __all__ = ["__version__", *_SURFACE, *_MODULES]

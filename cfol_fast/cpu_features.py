@@ -50,6 +50,8 @@ def avoid_broken_bfloat16() -> str | None:
     if os.environ.get(_SETTING) or not bfloat16_needs_help():
         return None
     if "torch" in sys.modules:
-        return f"bfloat16 convolutions may crash here: import cfol_fast before torch, or set {_SETTING}={_SAFE}"
+        return (
+            f"bfloat16 convolutions may crash here: import cfol_fast before torch, or set {_SETTING}={_SAFE}"
+        )
     os.environ[_SETTING] = _SAFE
     return None

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+from pathlib import Path
 from typing import Any
 
 NAME = "doctor"
@@ -40,10 +41,19 @@ EXTRAS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="test this machine's GPU and write gpu-report.json (needs a checkout)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     findings = examine()
+    if args.gpu:
+        from cfol_fast import gpu_check
+
+        return gpu_check.check(Path("gpu-report.json"), findings)
     print(json.dumps(findings, indent=2) if args.json else describe(findings))
     return 0 if findings["native"]["works"] else 1
 

@@ -36,7 +36,9 @@ def pgd_start(x: Tensor, eps: float | Tensor, seed: int, step: int, norm: str = 
     u = uniform01(words).astype(np.float64)
     radius = np.sqrt(-2 * np.log(u[..., [0, 2]] + 0.5 / 2**24))
     angle = 2 * np.pi * u[..., [1, 3]]
-    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1).reshape(batch, channels, words.shape[2] * 4)[..., :plane]
+    normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1).reshape(
+        batch, channels, words.shape[2] * 4
+    )[..., :plane]
     direction = torch.from_numpy(normal.reshape(batch, channels * plane))
     direction = direction / direction.norm(dim=1, keepdim=True)
     slots = words.shape[0] * words.shape[1] * words.shape[2]
@@ -45,7 +47,9 @@ def pgd_start(x: Tensor, eps: float | Tensor, seed: int, step: int, norm: str = 
     return (x.double() + (direction * length).view(x.shape) * _column(eps, x)).clamp(0, 1).float()
 
 
-def pgd_step(adv: Tensor, x: Tensor, grad: Tensor, step: float | Tensor, eps: float | Tensor, norm: str = "linf") -> Tensor:
+def pgd_step(
+    adv: Tensor, x: Tensor, grad: Tensor, step: float | Tensor, eps: float | Tensor, norm: str = "linf"
+) -> Tensor:
     adv, x, grad = adv.double(), x.double(), grad.double()
     eps, step = _column(eps, x), _column(step, x)
     if norm == "linf":
@@ -53,4 +57,8 @@ def pgd_step(adv: Tensor, x: Tensor, grad: Tensor, step: float | Tensor, eps: fl
     flat = grad.flatten(1).norm(dim=1).view_as(eps)
     delta = adv + step * torch.where(flat > 1e-12, grad / flat.clamp_min(1e-12), torch.zeros_like(grad)) - x
     length = delta.flatten(1).norm(dim=1).view_as(eps)
-    return (x + delta * torch.where(length > eps, eps / length.clamp_min(1e-300), torch.ones_like(eps))).clamp(0, 1).float()
+    return (
+        (x + delta * torch.where(length > eps, eps / length.clamp_min(1e-300), torch.ones_like(eps)))
+        .clamp(0, 1)
+        .float()
+    )

@@ -59,7 +59,9 @@ def pgd_step_(
 
 
 def _like(t: Tensor, model: Tensor) -> Tensor:
-    if t.stride() == model.stride() or t.shape != model.shape:  # a wrong shape is refused by the op, which says how
+    if (
+        t.stride() == model.stride() or t.shape != model.shape
+    ):  # a wrong shape is refused by the op, which says how
         return t
     return torch.empty_like(model).copy_(t)
 

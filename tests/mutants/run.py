@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests" / "mutants.md"
@@ -55,7 +56,9 @@ def plant(fault: Fault, folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
     source = folder / "csrc" / fault.file
     text = source.read_text()
-    assert text.count(fault.find) == 1, f"fault {fault.number}: its text stands {text.count(fault.find)} times in {fault.file}"
+    assert text.count(fault.find) == 1, (
+        f"fault {fault.number}: its text stands {text.count(fault.find)} times in {fault.file}"
+    )
     source.write_text(text.replace(fault.find, fault.replace))
 
 
@@ -65,7 +68,13 @@ def limit_cpu_time() -> None:
 
 
 def run_in(folder: Path, *arguments: str) -> tuple[int, str]:
-    environment = {**os.environ, "CFOL_TEST_CACHE": str(CACHE), "OMP_NUM_THREADS": "1", "CI": "", "PYTHONPATH": str(folder)}
+    environment = {
+        **os.environ,
+        "CFOL_TEST_CACHE": str(CACHE),
+        "OMP_NUM_THREADS": "1",
+        "CI": "",
+        "PYTHONPATH": str(folder),
+    }
     result = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -90,13 +99,17 @@ def caught_by(fault: Fault) -> str:
                 return f"the compiler ({first_error(output)})"
         files = [f"tests/native/test_{family}.py" for family in fault.tests]
         options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header"]
-        status, output = run_in(folder, "-m", "pytest", *files, *options, *(["-k", "not cpu"] if cuda_only else []))
+        status, output = run_in(
+            folder, "-m", "pytest", *files, *options, *(["-k", "not cpu"] if cuda_only else [])
+        )
         if status == 1:
             return first_failure(output)
         if status not in (0, 5):  # a crash of the interpreter is a find too
             return f"a crash in {files[0]} (status {status})"
         kernels = "cuda_kernels" if cuda_only else "kernels"
-        status, output = run_in(folder, "-m", "pytest", "tests/native/test_sanitizers.py", *options, "-k", kernels)
+        status, output = run_in(
+            folder, "-m", "pytest", "tests/native/test_sanitizers.py", *options, "-k", kernels
+        )
         return first_failure(output) if status == 1 else ""
 
 
@@ -112,10 +125,15 @@ def first_error(output: str) -> str:
 
 def table(faults: list[Fault], catches: dict[int, str]) -> str:
     lines = ["# Planted faults and what caught them", ""]
-    lines += ["Written by `make mutants` from `tests/mutants/faults.toml`. Each fault is planted alone in a copy of the kernels.", ""]
+    lines += [
+        "Written by `make mutants` from `tests/mutants/faults.toml`. Each fault is planted alone in a copy of the kernels.",
+        "",
+    ]
     lines += ["| # | fault | file | caught by |", "|---|---|---|---|"]
     for fault in faults:
-        verdict = f"`{catches[fault.number]}`" if catches[fault.number] else f"**equivalent**: {fault.equivalent}"
+        verdict = (
+            f"`{catches[fault.number]}`" if catches[fault.number] else f"**equivalent**: {fault.equivalent}"
+        )
         if not catches[fault.number] and not fault.equivalent:
             verdict = "**SURVIVED**"
         lines.append(f"| {fault.number} | {fault.operator} | {fault.file}:{fault.line} | {verdict} |")
@@ -125,13 +143,19 @@ def table(faults: list[Fault], catches: dict[int, str]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="only faults whose file or operator contains this; writes no table")
+    parser.add_argument(
+        "--only", default="", help="only faults whose file or operator contains this; writes no table"
+    )
     options = parser.parse_args()
     faults = [f for f in load_faults() if options.only in f.file or options.only in f.operator]
     # the unchanged objects once, before many workers ask for them
-    status, output = run_in(ROOT, "-c", "from tests.native import building as b; b.emulated_ops(); b.cpu_ops()")
+    status, output = run_in(
+        ROOT, "-c", "from tests.native import building as b; b.emulated_ops(); b.cpu_ops()"
+    )
     assert status == 0, output
     catches: dict[int, str] = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -140,7 +164,10 @@ def main() -> int:
             fault = running[future]
             catches[fault.number] = future.result()
             verdict = catches[fault.number] or ("equivalent" if fault.equivalent else "SURVIVED")
-            print(f"[{len(catches)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}", flush=True)
+            print(
+                f"[{len(catches)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}",
+                flush=True,
+            )
     if not options.only:
         TABLE.write_text(table(faults, catches))
     survivors = [f for f in faults if not catches[f.number] and not f.equivalent]

@@ -94,7 +94,9 @@ def emulated_ops() -> Path:
 def cpu_ops() -> Path:
     """The CPU half of every op, as setup.py builds it without nvcc."""
     compiling, link = _torch_flags()
-    return build("_ops.abi3.so", [*sorted(CSRC.glob("*.cpp")), *sorted(CSRC.glob("cpu/*.cpp"))], compiling, link)
+    return build(
+        "_ops.abi3.so", [*sorted(CSRC.glob("*.cpp")), *sorted(CSRC.glob("cpu/*.cpp"))], compiling, link
+    )
 
 
 def sanitizer_program(sanitizer: str, side: str) -> Path:

@@ -22,7 +22,13 @@ SCHEDULES = {"up": (0, 0), "down": (1, 0), "random-1": (2, 1), "random-2": (2, 2
 class Backend:
     """Where an op runs: the raw torch op of this side, called with C++ messages turned into exceptions."""
 
-    def __init__(self, name: str, namespace: Any, library: ctypes.CDLL | None = None, schedule: tuple[int, int] = (0, 0)):
+    def __init__(
+        self,
+        name: str,
+        namespace: Any,
+        library: ctypes.CDLL | None = None,
+        schedule: tuple[int, int] = (0, 0),
+    ):
         self.name, self.namespace, self.library, self.schedule = name, namespace, library, schedule
 
     @property

@@ -38,7 +38,16 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         "permutation": (rng(), N, 3, B),
         "sum_tree_build": (tree.w.clone(),),
         "sum_tree_draw": (tree.tree, N, 0.5, rng(), B),
-        "sum_tree_update": (tree.tree.clone(), tree.w.clone(), tree.meta.clone(), idx, loss, chances, 0.1, None),
+        "sum_tree_update": (
+            tree.tree.clone(),
+            tree.w.clone(),
+            tree.meta.clone(),
+            idx,
+            loss,
+            chances,
+            0.1,
+            None,
+        ),
         "gather_augment": (images, None, idx, rng(), None, 3, *jitter, False, True, None),
         "augment_parameters": (images, None, idx, rng(), 3, *jitter, None),
     }
@@ -51,6 +60,4 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
 def schema_names() -> set[str]:
     """The ops that the library defines."""
     prefix = "cfol_fast::"
-    return {
-        s.name.removeprefix(prefix) for s in torch._C._jit_get_all_schemas() if s.name.startswith(prefix)
-    }
+    return {s.name.removeprefix(prefix) for s in torch._C._jit_get_all_schemas() if s.name.startswith(prefix)}

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cfol_fast._host as host
 import torch
 
-import cfol_fast._host as host
 from tests.native import building
 from tests.native.examples import schema_names
 
@@ -57,13 +57,21 @@ def test_no_symbol_of_cuda_builds_of_torch_is_needed():
 def build_in_place(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path / "lib")]
     command += ["--build-temp", str(tmp_path / "temp")]
-    return subprocess.run(command, cwd=building.ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=building.ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+    )
 
 
 def test_force_cuda_without_nvcc_is_an_error(tmp_path):
     tools = tmp_path / "bin"  # a PATH with a compiler but without an nvcc
     tools.mkdir()
-    environment = {"FORCE_CUDA": "1", "PATH": str(tools), "CUDA_HOME": "", "CUDA_PATH": "", "CFOL_NO_NVCC_WHEEL": "1"}
+    environment = {
+        "FORCE_CUDA": "1",
+        "PATH": str(tools),
+        "CUDA_HOME": "",
+        "CUDA_PATH": "",
+        "CFOL_NO_NVCC_WHEEL": "1",
+    }
     result = build_in_place(tmp_path, **environment)
     assert result.returncode != 0
     assert "FORCE_CUDA=1, but no nvcc was found" in result.stdout + result.stderr

@@ -33,7 +33,10 @@ def test_the_kernels_have_the_same_names_on_both_sides():
     assert cpu == cuda
     for header in cpu:
         text = (building.CSRC / f"{header}.h").read_text()
-        sides = [set(re.findall(r"(\w+)\(", text.split(f"namespace {side} {{")[1].split("namespace")[0])) for side in ("cpu", "cuda")]
+        sides = [
+            set(re.findall(r"(\w+)\(", text.split(f"namespace {side} {{")[1].split("namespace")[0]))
+            for side in ("cpu", "cuda")
+        ]
         assert sides[0] <= sides[1]
 
 

@@ -34,7 +34,9 @@ def test_a_step_moves_by_the_sign_and_stays_in_the_ball_and_the_box(backend):
     adv = torch.tensor([[0.5, 0.6, 0.45, 0.0, 1.0, 0.5]])
     grad = torch.tensor([[2.0, 1.0, -1.0, -3.0, 4.0, 0.0]])
     step(backend, adv, x, grad, 0.0625, 0.09375)
-    torch.testing.assert_close(adv, torch.tensor([[0.5625, 0.59375, 0.40625, 0.0, 1.0, 0.5]]), atol=1e-7, rtol=0)
+    torch.testing.assert_close(
+        adv, torch.tensor([[0.5625, 0.59375, 0.40625, 0.0, 1.0, 0.5]]), atol=1e-7, rtol=0
+    )
 
 
 def test_an_l2_step_is_normalised_and_projected_to_the_sphere(backend):
@@ -127,7 +129,9 @@ def test_kernels_use_several_blocks_and_warps_at_normal_sizes(emulated, shape):
         emulated.launches()
         adv = start(emulated, x[:8], 0.1, torch.tensor([1, 0]), norm)
         step(emulated, adv, x[:8].clone(), x[:8].clone(), 0.1, 0.1, norm)
-        kernels = [launch for launch in emulated.launches() if launch != (1, 1)]  # (1, 1) advances the random state
+        kernels = [
+            launch for launch in emulated.launches() if launch != (1, 1)
+        ]  # (1, 1) advances the random state
         assert len(kernels) == 2
         assert all(blocks > 1 and threads > 32 for blocks, threads in kernels)
 
@@ -149,7 +153,9 @@ class TestBadInput:
             ops.pgd_start(self.x.double(), 0.1, ops.new_rng(0))
         with pytest.raises(TypeError, match="rng must be int64"):
             ops.pgd_start(self.x, 0.1, torch.zeros(2))
-        with pytest.raises(ValueError, match=r"grad must have the shape of x, \(2, 3, 4, 4\), got \(2, 3, 4, 5\)"):
+        with pytest.raises(
+            ValueError, match=r"grad must have the shape of x, \(2, 3, 4, 4\), got \(2, 3, 4, 5\)"
+        ):
             ops.pgd_step_(self.x.clone(), self.x, torch.rand(2, 3, 4, 5), 0.1, 0.1)
         with pytest.raises(ValueError, match=r"eps must have shape \(2,\), got \(3,\)"):
             ops.pgd_start(self.x, torch.rand(3), ops.new_rng(0))

@@ -10,7 +10,12 @@ from tests.reference_philox import STREAMS
 
 def test_the_reference_gives_the_published_answers():
     # Random123, kat_vectors, philox4x32-10: all zero, all ones, digits of pi
-    assert [hex(v) for v in reference.philox4x32(0, 0, [0])[0]] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    assert [hex(v) for v in reference.philox4x32(0, 0, [0])[0]] == [
+        "0x6627e8d5",
+        "0xe169c58d",
+        "0xbc57ac4c",
+        "0x9b00dbd8",
+    ]
     ones = 2**64 - 1
     assert [hex(v) for v in reference.philox4x32(ones, ones, [ones])[0]] == [
         "0x408f276d", "0x41c83b0e", "0xa20bc7c6", "0x6d5451fd",

@@ -11,7 +11,11 @@ SCHEDULES = [("0", "0"), ("1", "0"), ("2", "1"), ("2", "2")]
 
 
 def run_clean(program, *arguments):
-    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_stack_use_after_return=0"}
+    environment = {
+        **os.environ,
+        "TSAN_OPTIONS": "halt_on_error=1",
+        "ASAN_OPTIONS": "detect_stack_use_after_return=0",
+    }
     # address randomisation with many bits can make the sanitizers refuse to start
     command = ["setarch", "-R", str(program), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -1,0 +1,80 @@
+"""Training on the device: no wait in a step, compiled with CUDA graphs, bfloat16, fed by FFCV from device indices."""
+
+import math
+
+import pytest
+import torch
+
+from cfol_fast import data, ops
+from cfol_fast.data import beton
+from cfol_fast.training.config import TrainConfig
+from cfol_fast.training.defaults import complete
+from cfol_fast.training.parts import build
+from cfol_fast.training.schedules import learning_rate
+
+
+def configured(device, tmp_path, **changes):
+    config = TrainConfig(
+        out=str(tmp_path / "run"), device=str(device), epochs=1, steps_per_epoch=6, batch_size=32
+    )
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return complete(config)
+
+
+def take_steps(config, steps, watch=None):
+    parts = build(config)
+    batches = parts.splits.source.feed(parts.queue.draw, steps)
+    for number in range(steps):
+        if watch is not None and number == 2:  # the first steps may allocate and choose algorithms
+            watch(True)
+        _, x, y = next(batches)
+        idx, ticket = parts.queue.take()
+        parts.step(number, learning_rate(config.optimizer, number, steps, 1), idx, x, y, ticket)
+    if watch is not None:
+        watch(False)
+    return parts
+
+
+@pytest.mark.parametrize("method", ["erm", "cfol", "fol", "lcvar", "trades"])
+def test_a_training_step_never_waits_for_the_device(device, tmp_path, method):
+    def watch(on):
+        if device.type == "cuda":  # pragma: no cover
+            torch.cuda.set_sync_debug_mode("error" if on else "default")
+
+    parts = take_steps(configured(device, tmp_path, method=method), 5, watch)
+    assert math.isfinite(float(parts.step.loss_sum))
+    counts, _ = ops.read_tally(parts.step.tally)
+    assert int(counts.sum()) == 5 * 32
+
+
+def test_bfloat16(device, tmp_path):
+    parts = take_steps(configured(device, tmp_path, precision="bfloat16"), 3)
+    assert math.isfinite(float(parts.step.loss_sum))
+
+
+@pytest.mark.gpu
+def test_compiled_with_cuda_graphs(tmp_path):
+    eager = take_steps(configured("cuda", tmp_path), 4)
+    compiled = take_steps(configured("cuda", tmp_path, compile=True), 4)
+    torch.testing.assert_close(compiled.step.loss_sum, eager.step.loss_sum, rtol=1e-2, atol=0)
+
+
+def test_ffcv_is_fed_from_device_indices(device, tmp_path):
+    images = data.load("fashion-mini").train.subset(torch.arange(200))
+    path = tmp_path / "train.beton"
+    beton.write(path, images)
+    source = data.FFCVSource(path, lag=1, device=device, seed=1)
+    rng = ops.new_rng(2, device)
+
+    def draw():
+        idx = ops.permutation(rng, 200, 0, 16)
+        rng[1] += 1
+        return idx
+
+    for idx, x, y in source.feed(draw, 4):
+        assert x.device.type == idx.device.type == device.type
+        expected = images.images[idx.cpu()].permute(0, 3, 1, 2).float() / 255
+        torch.testing.assert_close(x.cpu(), expected, atol=1e-6, rtol=0)
+        assert torch.equal(y.cpu(), images.labels[idx.cpu()])
+    source.close()
