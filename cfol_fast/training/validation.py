@@ -154,26 +154,18 @@ def _accuracies(
     config: TrainConfig, parts: Parts, source: Any, attack: dict[str, Any], interrupt: Interrupt, note: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(clean R, robust R, what the attack was)."""
-    model = parts.model
-    model.eval()
     pgd = _pgd(config, parts, attack)
-
-    def progress(done: int, total: int) -> None:
-        interrupt(f"{note}: {done:,} of {total:,} images")
-
-    try:
-        report = evaluation.evaluate(
-            model,
-            source,
-            attack=pgd,
-            num_classes=len(parts.splits.classes),
-            class_names=parts.splits.classes,
-            batch_size=config.test.batch_size,
-            device=parts.step.device,
-            progress=progress,
-        )
-    finally:
-        model.train()
+    report = evaluation.evaluate(
+        parts.model,
+        source,
+        attack=pgd,
+        num_classes=len(parts.splits.classes),
+        class_names=parts.splits.classes,
+        batch_size=config.test.batch_size,
+        device=parts.step.device,
+        progress=lambda done, total: interrupt(f"{note}: {done:,} of {total:,} images"),
+    )
+    assert report.robust is not None
     return report.clean.to_json(), report.robust.to_json(), pgd.describe()
 
 
@@ -187,13 +179,8 @@ def _write_gallery(
     config: TrainConfig, parts: Parts, folder: Path, attack: dict[str, Any], worst_class: str
 ) -> None:
     index = parts.splits.classes.index(worst_class)
-    parts.model.eval()
-    try:
-        pictures = evaluation.gallery(
-            parts.model, parts.splits.test, _pgd(config, parts, attack), index, n=GALLERY_SIZE
-        )
-    finally:
-        parts.model.train()
+    attacker = _pgd(config, parts, attack)
+    pictures = evaluation.gallery(parts.model, parts.splits.test, attacker, index, n=GALLERY_SIZE)
     atomic.write_json(folder / run_folder.GALLERY, pictures)
 
 
