@@ -10,7 +10,16 @@ from cfol_fast.reporting import figures, gallery, svg, tables, theme
 from cfol_fast.reporting.charts import Figure
 from cfol_fast.reporting.groups import METRICS, Comparison, Group, is_essential, settings
 from cfol_fast.reporting.tables import Table
-from cfol_fast.reporting.wording import NARROW, headline, percent, points, radius, run_state, setting_phrase
+from cfol_fast.reporting.wording import (
+    NARROW,
+    attack_phrase,
+    headline,
+    percent,
+    points,
+    radius,
+    run_state,
+    setting_phrase,
+)
 
 WIDE, PAIR, NARROW_WIDTH = 1010.0, 478.0, 342.0  # px a drawing gets in the page's layout
 
@@ -99,9 +108,7 @@ def _notices(comparison: Comparison) -> str:
         notes.append(
             "Checkpoints were chosen on the test set (hold-out = test), as in some of the paper's tables: such results are optimistic."
         )
-    attacks = {
-        repr(sorted(run.attack.items())) for group in comparison.groups for run in group.runs if run.attack
-    }
+    attacks = {attack_phrase(run.attack) for group in comparison.groups for run in group.runs if run.attack}
     if len(attacks) > 1:
         notes.append(
             "The runs were tested with different attacks; their robust accuracies are not directly comparable."

@@ -367,33 +367,52 @@ def _guess_classes(
     return [str(number) for number in range(lengths[0])] if lengths else []
 
 
+def _is_evaluation(value: Any) -> bool:
+    return isinstance(value, dict) and any(
+        isinstance(value.get(split), dict) for split in ("clean", "robust")
+    )
+
+
+def _attack_of(value: dict[str, Any], name: str) -> dict[str, Any]:
+    """What an evaluation's `robust` was measured with: its attack, or the worst case over several, example by example."""
+    listed = [
+        entry["attack"] for entry in value.get("attacks") or [] if isinstance(entry.get("attack"), dict)
+    ]
+    if len(listed) > 1:
+        return {"kind": "worst case", "of": listed}
+    attack = listed[0] if listed else value.get("attack")
+    return attack if isinstance(attack, dict) else {"kind": str(attack or name)}
+
+
 def _load_evaluations(folder: Path, classes: list[str]) -> list[Evaluation]:
-    known = {"result.json", "config.json", "gallery.json"}
+    """The results of `cfol-fast eval --json` in a run's folder; of one with several attacks, each and the worst case."""
     found = []
     for file in sorted(folder.glob("*.json")):
-        if file.name in known:
+        if file.name in ("result.json", "config.json", "gallery.json"):
             continue
         value = read_json(file)
-        if isinstance(value, dict) and (
-            isinstance(value.get("robust"), dict) or isinstance(value.get("clean"), dict)
-        ):
-            both = _both(value, str(file), classes)
-            attack = value.get("attack")
-            described = attack if isinstance(attack, dict) else {"kind": str(attack or file.stem)}
-            found.append(Evaluation(file, described, both["clean"], both["robust"]))
+        if not _is_evaluation(value):
+            continue
+        both = _both(value, str(file), classes)
+        attacks = value.get("attacks") or []
+        for number, entry in enumerate(attacks if len(attacks) > 1 else []):
+            robust = parse_accuracy(entry.get("robust"), f"{file}: attacks[{number}].robust", classes)
+            found.append(Evaluation(file, _attack_of({"attacks": [entry]}, file.stem), both["clean"], robust))
+        found.append(Evaluation(file, _attack_of(value, file.stem), both["clean"], both["robust"]))
     return found
 
 
 def _evaluation_as_run(path: Path) -> Run:
     value = _read_object(path)
     if "test" not in value:
-        if not isinstance(value.get("robust"), dict) and not isinstance(value.get("clean"), dict):
+        if not _is_evaluation(value):
             raise InputError(
                 f"{path}: neither a run's result nor an evaluation: it has no 'test', 'clean' or 'robust'"
             )
+        settings = value.get("settings") or {}
         value = {**value, "test": {split: value.get(split) for split in ("clean", "robust")}}
-    attack = value.get("attack")
-    value["attack"] = attack if isinstance(attack, dict) else {"kind": str(attack)} if attack else {}
+        value["attack"] = _attack_of(value, "") if value.get("robust") else {}
+        value.setdefault("dataset", settings.get("dataset"))
     value.setdefault("title", path.stem)
     value.setdefault("method", path.stem)
     value.setdefault("finished", True)

@@ -58,6 +58,8 @@ def attack_phrase(attack: Mapping[str, Any]) -> str:
     """'PGD-20, ε = 8/255' from an attack's description."""
     if not attack:
         return ""
+    if isinstance(attack.get("of"), list):
+        return "worst of " + " and ".join(attack_phrase(one).split(",")[0] for one in attack["of"])
     kind = str(attack.get("kind") or attack.get("name") or attack.get("attack") or "attack")
     known = {"autoattack": "AutoAttack", "none": "no attack"}
     name = known.get(kind.lower(), kind.upper())

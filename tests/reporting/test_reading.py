@@ -154,6 +154,52 @@ def test_an_evaluation_file_is_read_as_a_run_and_beside_a_run(tmp_path):
     assert [e.attack["kind"] for e in load_run(folder).evaluations] == ["autoattack"]
 
 
+def test_an_evaluation_with_several_attacks_gives_each_and_the_worst_case(tmp_path):
+    from cfol_fast.reporting.wording import attack_phrase
+
+    folder = make_run(tmp_path / "run")
+    test = json.loads((folder / "result.json").read_text())["test"]
+    attacks = [
+        {"attack": {"kind": "pgd", "steps": 50, "eps": 0.1}, "robust": test["clean"]},
+        {"attack": {"kind": "autoattack", "eps": 0.1}, "robust": test["robust"]},
+    ]
+    evaluation = {"kind": "evaluation", **test, "attacks": attacks, "settings": {"dataset": "fashion-mini"}}
+    (folder / "strong.json").write_text(json.dumps(evaluation))
+    found = [(attack_phrase(e.attack), e.robust.average) for e in load_run(folder).evaluations]
+    assert found == [
+        ("PGD-50, ε = 0.1", test["clean"]["average"]),
+        ("AutoAttack, ε = 0.1", test["robust"]["average"]),
+        ("worst of PGD-50 and AutoAttack", test["robust"]["average"]),
+    ]
+    alone = load_run(folder / "strong.json")
+    assert alone.dataset == "fashion-mini"
+    assert attack_phrase(alone.attack) == "worst of PGD-50 and AutoAttack"
+
+
+def test_what_evaluate_returns_can_be_read(tmp_path):
+    import torch
+
+    from cfol_fast.evaluation import evaluate
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    x, y = torch.rand(30, 3, 2, 2), torch.arange(30) % 3
+    made = evaluate(
+        model,
+        x,
+        y,
+        attack={"kind": "pgd", "eps": 0.1, "steps": 2},
+        num_classes=3,
+        class_names=["a", "b", "c"],
+    )
+    (tmp_path / "eval.json").write_text(json.dumps(made.to_json()))
+    run = load_run(tmp_path / "eval.json")
+    assert run.robust is not None
+    assert run.robust.average == made.robust.average
+    assert run.robust.count == {"a": 10, "b": 10, "c": 10}
+    assert run.attack["kind"] == "pgd"
+
+
 def test_a_result_without_a_confusion_matrix_is_read(tmp_path):
     folder = make_run(tmp_path / "run")
     change(folder / "result.json", "test", "robust", "confusion", to=[])
