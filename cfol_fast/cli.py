@@ -32,7 +32,10 @@ COMMANDS = {
     "doctor": ("cfol_fast.doctor", "what was built, what is installed, what this machine can do"),
     "demo": ("cfol_fast.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
     "train": ("cfol_fast.training.command", "train a robust classifier with one of the paper's methods"),
-    "eval": ("cfol_fast.evaluation.command", ""),
+    "eval": (
+        "cfol_fast.evaluation.command",
+        "clean and robust accuracy in every class, of a run or a checkpoint",
+    ),
     "report": ("cfol_fast.reporting.command", "write a page that compares runs: tables, charts, gallery"),
     "reproduce": (
         "cfol_fast.recipes.command",
