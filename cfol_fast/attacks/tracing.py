@@ -69,7 +69,22 @@ def plan_for(model: nn.Module) -> Plan | None:
     return plan
 
 
+class _Proxy(fx.Proxy):
+    """A proxy for which `a += b` changes a: fx itself would record a + b, and whoever reads a later would see the old value."""
+
+
+def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+
+for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+    setattr(_Proxy, f"__{_function.__name__}__", _in_place(_function))
+
+
 class _Tracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
     def create_arg(self, a: Any) -> Any:
         # A tensor that is made during the forward pass (noise, say) would be frozen into the trace.
         if isinstance(a, Tensor) and not self._belongs_to_the_model(a):

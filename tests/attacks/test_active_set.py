@@ -1,0 +1,77 @@
+"""The active set: the same attack at the price of the survivors, with the worst iterate instead of the last."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cfol_fast.attacks import PGD
+from cfol_fast.attacks.active_set import attack_survivors
+from tests.attacks.small_models import EPS, Trained
+
+
+def everyone(y: Tensor) -> Tensor:
+    return torch.ones_like(y, dtype=torch.bool)
+
+
+def test_it_fools_whom_the_last_iterate_fools_and_perhaps_more(trained: Trained) -> None:
+    model, x, y = trained
+    plain = PGD(model, EPS, steps=10, seed=1)(x, y)
+    outcome = attack_survivors(PGD(model, EPS, steps=10, seed=1), x, y, everyone(y))
+    with torch.no_grad():
+        last = model(plain).argmax(1) != y
+        assert torch.equal(model(outcome.x_adv).argmax(1) != y, outcome.fooled)
+    assert bool((outcome.fooled | ~last).all())
+    assert 0.2 < outcome.fooled.float().mean() < 0.9
+
+
+def test_survivors_end_where_the_plain_attack_ends(trained: Trained) -> None:
+    model, x, y = trained
+    plain = PGD(model, EPS, steps=5, seed=1)(x, y)
+    outcome = attack_survivors(PGD(model, EPS, steps=5, seed=1), x, y, everyone(y))
+    same = ((outcome.x_adv - plain).abs() < 1e-6).flatten(1).float().mean(1)
+    assert same[~outcome.fooled].mean() > 0.99
+    assert (outcome.x_adv - x).abs().max() <= EPS + 1e-6
+
+
+def test_an_example_costs_nothing_after_it_is_fooled(trained: Trained) -> None:
+    model, x, y = trained
+    sizes: list[int] = []
+    model.linear.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    outcome = attack_survivors(PGD(model, EPS, steps=10, seed=1), x, y, everyone(y))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == len(x)
+    assert sizes[-1] < 0.9 * len(x)
+    assert len(sizes) == 11
+    assert sizes[-1] >= int((~outcome.fooled).sum())
+
+
+def test_who_is_out_from_the_start_is_not_touched(trained: Trained) -> None:
+    model, x, y = trained
+    alive = torch.arange(len(y)) % 2 == 0
+    outcome = attack_survivors(PGD(model, EPS, steps=3), x, y, alive)
+    assert torch.equal(outcome.x_adv[~alive], x[~alive])
+    assert bool(outcome.fooled[~alive].all())
+
+
+def test_restarts_go_to_the_survivors_only(trained: Trained) -> None:
+    model, x, y = trained
+    one = attack_survivors(PGD(model, EPS, steps=3, seed=1), x, y, everyone(y))
+    three = attack_survivors(PGD(model, EPS, steps=3, seed=1, restarts=3), x, y, everyone(y))
+    assert bool((three.fooled | ~one.fooled).all())
+    assert three.fooled.sum() >= one.fooled.sum()
+    assert torch.equal(three.x_adv[one.fooled], one.x_adv[one.fooled])
+
+
+def test_radii_of_each_example_follow_it(trained: Trained) -> None:
+    model, x, y = trained
+    eps = torch.linspace(0, 2 * EPS, len(y))
+    outcome = attack_survivors(PGD(model, eps, steps=5), x, y, everyone(y))
+    assert bool(((outcome.x_adv - x).abs().flatten(1).amax(1) <= eps + 1e-6).all())
+
+
+def test_when_all_are_fooled_it_stops(trained: Trained) -> None:
+    model, x, y = trained
+    outcome = attack_survivors(PGD(model, EPS), x, (y + 1) % 10, everyone(y))
+    assert bool(outcome.fooled.all())
+    assert torch.equal(outcome.predicted, y)
