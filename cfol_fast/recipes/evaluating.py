@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,10 +118,13 @@ def _write(
     if params["kind"] == "pgd":
         params.setdefault("steps", config.test.steps)
         params.setdefault("step", 2.5 * params["eps"] / params["steps"])
+    made: dict[str, Any] = dict(params)
+    if params["kind"] == "autoattack":
+        made["state"] = str(file.with_suffix(".state"))  # hours at the paper's scale: a killed one continues
     report = evaluation.evaluate(
         model.to(where).eval(),
         source,
-        attack=params,
+        attack=made,
         num_classes=len(bundle.classes),
         class_names=list(bundle.classes),
         batch_size=config.test.batch_size,
@@ -134,4 +136,5 @@ def _write(
         "attack": {**params, "images_per_class": limit} if limit else params,
         "dataset": config.data.name,
     }
-    atomic.write_json(file, json.loads(json.dumps(result)))
+    atomic.write_json(file, result)
+    file.with_suffix(".state").unlink(missing_ok=True)

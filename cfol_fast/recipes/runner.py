@@ -70,14 +70,20 @@ def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False) -> 
 
 def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say) -> None:
     """Each worker takes the next run as soon as it is free. A failed run stops new ones; those under way are finished."""
-    from cfol_fast.training import TrainingFailed, to_dict
+    from cfol_fast.training import Stopped, TrainingFailed, to_dict
+    from cfol_fast.training.signals import StopRequest
 
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
     failed: list[str] = []
     waiting = list(todo)
-    with tempfile.TemporaryDirectory(prefix="cfol-runs-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="cfol-runs-") as scratch, StopRequest() as stop:
         try:
             while waiting or running:
+                if stop.requested:
+                    raise Stopped(
+                        stop.signal_number or 0,
+                        "stopped; the runs under way have saved, and the same command continues",
+                    )
                 while waiting and free and not failed:
                     job, place = waiting.pop(0), free.pop(0)
                     job.config.out = str(job.folder(out))

@@ -23,7 +23,7 @@ TINY = """\
 title = "Tiny: two methods, two steps an epoch"
 seeds = { paper = [0], mini = [0] }
 numbers = ["cifar10"]
-mini = { "model.name" = "demo-cnn@0.25", epochs = 3, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, "validation.steps" = 1, "test.steps" = 1, "data.holdout" = "0.05" }
+mini = { "model.name" = "demo-cnn@0.25", epochs = 3, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, "validation.steps" = 1, "test.steps" = 1, "data.holdout" = "0.25" }
 blocks = [{ name = "cifar10", title = "CIFAR-10", run = { "data.name" = "cifar10" } }]
 entries = [
   { name = "erm", title = "ERM-AT", run = { method = "erm" } },
@@ -41,6 +41,23 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images: 4 classes, 12 images each for training and 4 for the test, 12 x 12 pixels."""
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("images")
+    generator = torch.Generator().manual_seed(0)
+    for part, count in (("train", 12), ("test", 4)):
+        for c in range(4):
+            place = root / part / f"class{c}"
+            place.mkdir(parents=True)
+            for i in range(count):
+                pixels = (torch.rand(12, 12, 3, generator=generator) * 120 + 30 * c).byte().numpy()
+                Image.fromarray(pixels).save(place / f"{i}.png")
+    return root
+
+
 def facts(folder: Path) -> dict[str, Any]:
     """A table without its times and where it was made."""
     table: dict[str, Any] = json.loads((folder / "table.json").read_text(encoding="utf-8"))
@@ -55,12 +72,14 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "cfol_fast.cli", "reproduce", *map(str, words)]
 
 
-def test_a_recipe_that_was_killed_continues_to_the_same_table(tiny: Path, tmp_path: Path) -> None:
+def test_a_recipe_that_was_killed_continues_to_the_same_table(
+    tiny: Path, images: Path, tmp_path: Path
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    (expected,) = reproduce(tiny, "mini", whole, quiet=True, say=silent)
+    (expected,) = reproduce(tiny, "mini", whole, images, quiet=True, say=silent)
 
     process = subprocess.Popen(
-        command(tiny, "--scale", "mini", "--out", broken),
+        command(tiny, "--scale", "mini", "--out", broken, "--data", images),
         env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     runs = broken / "runs"
@@ -69,9 +88,9 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(tiny: Path, tmp_pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (broken / "tiny").exists()
-    assert not all(job.finished(broken) for job in plan(load_recipe(tiny), "mini").jobs())
+    assert not all(job.finished(broken) for job in plan(load_recipe(tiny), "mini", images).jobs())
 
-    (found,) = reproduce(tiny, "mini", broken, quiet=True, say=silent)
+    (found,) = reproduce(tiny, "mini", broken, images, quiet=True, say=silent)
     assert facts(found) == facts(expected)
     assert (found / "robust.png").exists()
     row = next(
@@ -83,51 +102,69 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(tiny: Path, tmp_pa
 
 
 def test_what_is_there_is_not_trained_again(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", quiet=True, say=lines.append)
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True, say=lines.append)
     assert lines[0].startswith("2 runs, 0 of them finished already")
     (folder / "table.json").unlink()
     monkeypatch.setattr("cfol_fast.recipes.runner.carry_out", lambda *_: pytest.fail("trained again"))
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", say=lines.append)
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, say=lines.append)
     assert any(line.startswith("2 runs, 2 of them finished already") for line in lines)
     assert (folder / "table.json").exists()
 
 
 def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    (folder,) = reproduce(tiny, "mini", out, parallel=2, device="cpu", say=silent)
-    single = reproduce(tiny, "mini", tmp_path / "single", quiet=True, say=silent)[0]
+    (folder,) = reproduce(tiny, "mini", out, images, parallel=2, device="cpu", say=silent)
+    single = reproduce(tiny, "mini", tmp_path / "single", images, quiet=True, say=silent)[0]
     assert facts(folder) == facts(single)
 
     from cfol_fast.training import TrainingFailed
 
-    job = plan(load_recipe(tiny), "mini").jobs()[0]
+    job = plan(load_recipe(tiny), "mini", images).jobs()[0]
     (job.folder(out) / "result.json").unlink()
     (job.folder(out) / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(TrainingFailed, match=f"1 run\\(s\\) failed: {job.name}"):
-        reproduce(tiny, "mini", out, parallel=1, device="cpu", say=silent)
+        reproduce(tiny, "mini", out, images, parallel=1, device="cpu", say=silent)
     assert "not valid JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
 
 
+def test_a_stopped_parallel_reproduction_stops_its_runs_and_continues(
+    tiny: Path, images: Path, tmp_path: Path
+) -> None:
+    from cfol_fast.training import Stopped
+
+    out = tmp_path / "out"
+
+    def stop_at_the_first_start(text: str) -> None:
+        if text.startswith("started"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="the same command continues") as stopped:
+        reproduce(tiny, "mini", out, images, parallel=1, device="cpu", say=stop_at_the_first_start)
+    assert stopped.value.signal_number == signal.SIGTERM
+    (folder,) = reproduce(tiny, "mini", out, images, quiet=True, say=silent)
+    assert facts(folder)["runs"]
+
+
 def test_another_attack_is_tested_once_and_kept(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.write_text(
         TINY.replace("\nclaims", '\nattack = { kind = "pgd", eps = "1/255", steps = 2 }\nclaims'),
         encoding="utf-8",
     )
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", quiet=True, say=silent)
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True, say=silent)
     files = sorted((tmp_path / "out" / "runs").glob("*/eval-pgd-*.json"))
     assert len(files) == 2
     saved = json.loads(files[0].read_text(encoding="utf-8"))
-    assert saved["attack"]["eps"] == pytest.approx(0.0125)  # 1/255 in the mini scale's proportion
+    assert saved["attack"]["eps"] == pytest.approx(1 / 255)
     before = facts(folder)
     monkeypatch.setattr("cfol_fast.evaluation.evaluate", lambda *_, **__: pytest.fail("tested again"))
-    assert facts(reproduce(tiny, "mini", tmp_path / "out", say=silent)[0]) == before
+    assert facts(reproduce(tiny, "mini", tmp_path / "out", images, say=silent)[0]) == before
 
 
 PRETRAINED = TINY.replace(
@@ -136,12 +173,12 @@ PRETRAINED = TINY.replace(
 )
 
 
-def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, images: Path, tmp_path: Path) -> None:
     tiny.write_text(PRETRAINED, encoding="utf-8")
     checkpoint = tmp_path / "given.pt"
-    torch.save(models.create("demo-cnn@0.25", 10, 28, 1).state_dict(), checkpoint)
+    torch.save(models.create("demo-cnn@0.25", 4, 12, 3).state_dict(), checkpoint)
     (folder,) = reproduce(
-        tiny, "mini", tmp_path / "out", checkpoints={"erm": checkpoint}, quiet=True, say=silent
+        tiny, "mini", tmp_path / "out", images, checkpoints={"erm": checkpoint}, quiet=True, say=silent
     )
     table = facts(folder)
     assert len(table["runs"]) == 1
