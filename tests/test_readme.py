@@ -1,0 +1,58 @@
+"""The README is true: its code blocks run, its commands parse, its files and links exist."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cfol_fast import cli, methods
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "docs/own-loop.md", "CONTRIBUTING.md"]
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def commands():
+    for line in "".join(blocks("README.md", "bash")).splitlines():
+        command = line.split("#")[0].strip()
+        if command.startswith("cfol-fast "):
+            yield command
+
+
+@pytest.mark.parametrize("code", blocks("README.md", "python"))
+def test_the_python_code_runs(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_a_command_is_understood_by_the_command_line(command):
+    name, *arguments = shlex.split(command)[1:]
+    module = importlib.import_module(cli.COMMANDS[name][0])
+    parser = cli.OneLineParser(prog=name)
+    module.add_arguments(parser)
+    parser.parse_args(arguments)
+
+
+def test_the_make_targets_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE))
+        assert {a or b for a, b in named} <= targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_table_of_methods_is_the_programs_own():
+    text = (ROOT / "README.md").read_text()
+    for name in methods.METHODS:
+        assert f"| `{name}` |" in text
