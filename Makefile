@@ -51,7 +51,7 @@ demo: $(STAMP)/build
 	$(BIN)/cfol-fast demo --out demo
 
 test: $(STAMP)/build $(STAMP)/dev $(STAMP)/ffcv
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so
