@@ -6,8 +6,8 @@ moment and is resumed ends with the same weights and the same metrics (on the CP
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from cfol_fast import methods, ops
 from cfol_fast.training import run_folder, validation
-from cfol_fast.training.checkpoints import BEST_AVERAGE, BEST_WORST, CheckpointStore
+from cfol_fast.training.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
 from cfol_fast.training.config import TrainConfig
 from cfol_fast.training.defaults import complete
 from cfol_fast.training.environment import arithmetic, check_same_arithmetic
 from cfol_fast.training.metrics import MetricsLog, Row, event_writer
 from cfol_fast.training.parts import Parts, build
-from cfol_fast.training.progress import Progress, Reading
+from cfol_fast.training.progress import Progress, Reading, Stopwatch
 from cfol_fast.training.schedules import learning_rate
 from cfol_fast.training.signals import Stopped, StopRequest
 from cfol_fast.training.step import NEVER
@@ -111,16 +111,17 @@ def train_stage(
     restore(store, log, parts, at, facts, force, show)
     if tensorboard:
         log.listeners += (event_writer(folder, splits.classes, at.step),)
-    saved_at = clock = time.monotonic()
+    watch, since_save = Stopwatch(), Stopwatch()
 
     def save() -> Path:
         check_health(parts, store)
+        since_save.lap()
         return store.save_last(snapshot(config, parts, at, log, facts))
 
     def interrupt(note: str = "") -> None:
-        """Called inside the evaluations too: what they do is repeated on resuming, so nothing of it needs saving."""
+        """Called within the evaluations too. In the final test the last epoch is saved, and the model is another's."""
         if stop.requested:
-            path = save()
+            path = save() if at.epoch < epochs else store.path(LAST)
             show.clear()
             raise Stopped(
                 stop.signal_number or 0, f"stopped at step {at.step}, saved {path}; --resume continues"
@@ -128,37 +129,26 @@ def train_stage(
         show.busy(note)
 
     show.begin(at.step, per_epoch * epochs, epochs, config.batch_size)
-    batches = splits.source.feed(queue.draw, per_epoch * epochs - at.step)
-    try:
+    with closing(splits.source.feed(queue.draw, per_epoch * epochs - at.step)) as batches:
         while at.epoch < epochs:
             while at.step < (at.epoch + 1) * per_epoch:
                 _, x, y = next(batches)
-                lr = learning_rate(config.optimizer, at.step, per_epoch, epochs)
                 idx, ticket = queue.take()
                 if parts.reservoir is not None:
                     parts.reservoir.observe(at.step, parts.model)
-                step(at.step, lr, idx, x, y, ticket)
+                step(at.step, learning_rate(config.optimizer, at.step, per_epoch, epochs), idx, x, y, ticket)
                 at.step += 1
 
-                now = time.monotonic()
-                at.seconds, at.epoch_seconds, clock = (
-                    at.seconds + now - clock,
-                    at.epoch_seconds + now - clock,
-                    now,
-                )
+                lap = watch.lap()
+                at.seconds, at.epoch_seconds = at.seconds + lap, at.epoch_seconds + lap
                 show.step(at.step, at.epoch, lambda: reading(parts))
                 if stop.requested:
                     interrupt()
-                if save_is_due(config, at.step, now - saved_at):
+                if save_is_due(config, at.step, since_save.seconds):
                     save()
-                    saved_at = time.monotonic()
 
             check_health(parts, store)
-            rows = [
-                training_row(
-                    config, parts, at, lr=learning_rate(config.optimizer, at.step - 1, per_epoch, epochs)
-                )
-            ]
+            rows = [training_row(parts, at)]
             due = (at.epoch + 1) % config.validation.every == 0 or at.epoch + 1 == epochs
             if splits.validation is not None and due:
                 rows.append(validation.validate(config, parts, at.epoch + 1, at.step, interrupt))
@@ -166,17 +156,9 @@ def train_stage(
             for row in rows:
                 log.append(row)
             show.row(rows[0], epochs, splits.classes, rows[1] if len(rows) > 1 else None)
-            at.epoch += 1
-            at.epoch_seconds = 0.0
-            now = time.monotonic()
-            at.seconds, clock = at.seconds + now - clock, now
+            at.epoch, at.epoch_seconds, at.seconds = at.epoch + 1, 0.0, at.seconds + watch.lap()
             step.begin_epoch()
             save()
-            saved_at = time.monotonic()
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
     return validation.final_test(config, parts, folder, store, at.best, at.seconds, interrupt, show)
 
 
@@ -265,7 +247,7 @@ def save_is_due(config: TrainConfig, step: int, seconds_since: float) -> bool:
 
 def check_health(parts: Parts, store: CheckpointStore) -> None:
     """A log point: reads the flags that the steps raised on the device, before anything is saved."""
-    last = store.path("last")
+    last = store.path(LAST)
     good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
     bad = int(parts.step.first_bad)
     if bad != NEVER:
@@ -288,7 +270,7 @@ def reading(parts: Parts) -> Reading:
     )
 
 
-def training_row(config: TrainConfig, parts: Parts, at: Position, lr: float) -> Row:
+def training_row(parts: Parts, at: Position) -> Row:
     """The epoch's row of metrics.jsonl; reads from the device."""
     counts, errors = ops.read_tally(parts.step.tally)
     images = int(counts.sum())
@@ -297,7 +279,7 @@ def training_row(config: TrainConfig, parts: Parts, at: Position, lr: float) -> 
         "kind": "train",
         "epoch": at.epoch + 1,
         "step": at.step,
-        "lr": lr,
+        "lr": parts.step.optimizer.param_groups[0]["lr"],
         "loss": float(parts.step.loss_sum) / parts.steps_per_epoch,
         "robust_error": float(errors.sum()) / max(1, images),
         "class_error": [e / n if n else None for e, n in zip(errors.tolist(), counts.tolist(), strict=True)],

@@ -117,6 +117,22 @@ class Progress:
         self._drawn = len(text)
 
 
+class Stopwatch:
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the last lap."""
+        return time.monotonic() - self._start
+
+    def lap(self) -> float:
+        """Seconds since the last lap; begins a new one."""
+        now = time.monotonic()
+        seconds, self._start = now - self._start, now
+        return seconds
+
+
 def bar(share: float, width: int) -> str:
     """A bar with eighths of a character: `████▌   `."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)

@@ -1,5 +1,6 @@
 """Exact resume: a run killed at any moment and continued is, bit for bit, the run that was never interrupted."""
 
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,29 @@ def test_a_signal_during_validation_loses_nothing(few_images, tmp_path, monkeypa
         with pytest.raises(Stopped, match="stopped at step 3"):
             loop.train(tiny.tiny_config(tmp_path / "stopped"), quiet=True)
     loop.train(tiny.tiny_config(tmp_path / "stopped"), resume=True, quiet=True)
+    tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_signal_during_the_final_test_leaves_the_last_epoch_as_it_was(few_images, tmp_path, monkeypatch):
+    """While another checkpoint is being tested the model holds that one's weights: they must not be saved as the last."""
+    loop.train(tiny.tiny_config(tmp_path / "whole", epochs=3, seed=1, ensemble=2), quiet=True)
+    assert (
+        json.loads((tmp_path / "whole/result.json").read_text())["checkpoints"]["best-average"]["epoch"] < 3
+    )
+    with monkeypatch.context() as patch:
+        original = loop.validation.evaluation.evaluate
+        calls = []
+
+        def interrupted(*args, **options):
+            calls.append(1)
+            if len(calls) == 5:  # three validations, the test of the last epoch, then that of another
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(*args, **options)
+
+        patch.setattr(loop.validation.evaluation, "evaluate", interrupted)
+        with pytest.raises(Stopped, match="stopped at step 9"):
+            loop.train(tiny.tiny_config(tmp_path / "stopped", epochs=3, seed=1, ensemble=2), quiet=True)
+    loop.train(tiny.tiny_config(tmp_path / "stopped", epochs=3, seed=1, ensemble=2), resume=True, quiet=True)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
