@@ -6,6 +6,7 @@ all image files are the same as when it was made, so changed data cannot be mist
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -81,6 +82,12 @@ def fingerprint(listing: Listing, size: int | None, skip_corrupt: bool) -> str:
 
 def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | None:
     """(h, w) if all images have it, from the files' headers alone; images that cannot be opened do not count."""
+    known = listing.root / CACHE_FOLDER / f"{listing.split}-size.json"
+    print_of = fingerprint(listing, None, False)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        facts = json.loads(known.read_text())
+        if facts["fingerprint"] == print_of:
+            return None if facts["size"] is None else (int(facts["size"][0]), int(facts["size"][1]))
 
     def header(path: str) -> tuple[int, int] | None:
         try:
@@ -90,10 +97,13 @@ def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | N
             return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sizes = set(
-            track(pool.map(header, listing.paths), len(listing.paths), f"sizes of {listing.split}", progress)
-        ) - {None}
-    return sizes.pop() if len(sizes) == 1 else None
+        headers = pool.map(header, listing.paths)
+        sizes = set(track(headers, len(listing.paths), f"sizes of {listing.split}", progress)) - {None}
+    size = sizes.pop() if len(sizes) == 1 else None
+    with contextlib.suppress(OSError):  # where nothing can be written, the headers are read again next time
+        known.parent.mkdir(exist_ok=True)
+        atomic.write_json(known, {"fingerprint": print_of, "size": size})
+    return size
 
 
 def read_image(path: Path, size: int | None) -> np.ndarray:

@@ -70,8 +70,23 @@ class ImageSet(torch.utils.data.Dataset):
     @property
     def nbytes(self) -> int:
         """Bytes the resident source keeps on the device."""
-        table = 0 if self.table is None else self.table.nbytes
-        return self.images.nbytes + self.labels.nbytes + table
+        if self.table is None:
+            return self.images.nbytes + self.labels.nbytes
+        pixels = int((self.table[:, 1] * self.table[:, 2]).sum()) * self.channels
+        return pixels + self.labels.nbytes + self.table.nbytes
+
+    def compact(self) -> ImageSet:
+        """The same images without the bytes of others, which a subset with a table still shares with its set."""
+        if self.table is None or not len(self):
+            return self
+        lengths = self.table[:, 1] * self.table[:, 2] * self.channels
+        ends = lengths.cumsum(0)
+        if int(ends[-1]) == self.images.numel():
+            return self
+        pairs = zip(self.table[:, 0].tolist(), lengths.tolist(), strict=True)
+        images = torch.cat([self.images[at : at + length] for at, length in pairs])
+        table = torch.cat([(ends - lengths).unsqueeze(1), self.table[:, 1:]], 1)
+        return ImageSet(images, self.labels, self.classes, table, self.channels)
 
     @property
     def size(self) -> tuple[int, int] | None:

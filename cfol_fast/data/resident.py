@@ -61,6 +61,7 @@ class ResidentSource:
                     f"{len(image_set):,} images need {megabytes(image_set.nbytes)} on {self.device}, {megabytes(free)} are free: "
                     "write them to a file with `cfol-fast data to-ffcv` and train from it through FFCVSource"
                 )
+            image_set = image_set.compact()
         self.classes = list(image_set.classes)
         self.channels = image_set.channels
         self.augment = augment

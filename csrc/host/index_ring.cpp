@@ -24,7 +24,8 @@ void IndexRing::commit(int64_t count) {
     if (reserved_ == ready_) throw std::logic_error("index ring: commit() without reserve()");
     if (count < 1 || count > width_) {
       --reserved_;  // the row goes back, so that the caller may go on after the error
-      throw std::invalid_argument("a batch must have 1.." + std::to_string(width_) + " indices, got " + std::to_string(count));
+      throw std::invalid_argument("a batch must have 1.." + std::to_string(width_) + " indices, got " +
+                                  std::to_string(count));
     }
     counts_[ready_++ % slots()] = count;
   }
@@ -85,7 +86,8 @@ void bind_index_ring(pybind11::module_& m) {
   py::class_<IndexRing>(m, "IndexRing", "Batches of indices between one producer and one consumer, first in first out.")
       .def(py::init([](const Rows& rows) {
              if (rows.ndim() != 2 || rows.shape(0) < 1 || rows.shape(1) < 1)
-               throw std::invalid_argument("rows must be a C-contiguous int64 array (slots, batch) with at least one element");
+               throw std::invalid_argument(
+                   "rows must be a C-contiguous int64 array (slots, batch) with at least one element");
              return new IndexRing(rows.data(), rows.shape(0), rows.shape(1));
            }),
            // noconvert: a converted copy would not be the memory that the caller fills
@@ -105,8 +107,8 @@ void bind_index_ring(pybind11::module_& m) {
             return taken ? py::object(py::make_tuple(taken->slot, taken->count)) : py::object(py::none());
           },
           "Frees the row taken before and waits for the next: (slot, count), or None at the end.")
-      .def("find_outside", &IndexRing::find_outside, py::arg("slot"), py::arg("limit"), py::call_guard<py::gil_scoped_release>(),
-           "The position of the first index of the row outside 0..limit-1, or -1.")
+      .def("find_outside", &IndexRing::find_outside, py::arg("slot"), py::arg("limit"),
+           py::call_guard<py::gil_scoped_release>(), "The position of the first index of the row outside 0..limit-1, or -1.")
       .def_property_readonly("waiting", &IndexRing::waiting, "Batches committed and not yet taken.")
       .def_property_readonly("slots", &IndexRing::slots)
       .def_property_readonly("width", &IndexRing::width);

@@ -36,6 +36,17 @@ def test_images_of_different_sizes_are_found_by_the_table():
     assert images.subset([2]).size == (2, 1)
 
 
+def test_a_subset_shares_the_pixels_until_it_is_made_compact():
+    part = uneven().subset([2, 0])
+    assert part.images.numel() == 8
+    assert part.nbytes == 4 + 2 * 8 + 6 * 8
+    small = part.compact()
+    assert small.images.tolist() == [6, 7, 0, 1]
+    assert small.table.tolist() == [[0, 2, 1], [2, 1, 2]]
+    assert small.compact() is small
+    assert all(torch.equal(small.image(i), part.image(i)) for i in range(2))
+
+
 def test_an_item_is_a_picture_in_0_to_1_with_its_label():
     x, y = small([2, 0, 1])[0]
     assert x.shape == (3, 2, 2)

@@ -96,6 +96,10 @@ def test_the_size_needed_counts_images_labels_and_table(mini):
     assert uneven().nbytes == 8 + 3 * 8 + 9 * 8
 
 
+def test_only_the_images_of_a_subset_go_to_the_device():
+    assert data.ResidentSource(uneven().subset([1]), size=(2, 2), device="meta").images.shape == (4,)
+
+
 @pytest.mark.gpu
 def test_a_gpu_says_how_much_is_free():
     assert resident.free_memory(torch.device("cuda")) > 0
