@@ -40,11 +40,11 @@ def _mean_line(series: list[list[float]]) -> tuple[list[float], list[float], lis
 
 
 def _kept(group: Group) -> list[tuple[float, str]]:
-    """The epoch of the checkpoint that was tested, when the group is a single run."""
+    """The epoch of the checkpoint that was tested, when the group is a single run and it was not the last."""
     if len(group.runs) == 1:
-        epoch = group.runs[0].checkpoints.get("best-average", {}).get("epoch")
-        if isinstance(epoch, (int, float)):
-            return [(float(epoch), "tested")]
+        run = group.runs[0]
+        if run.tested_epoch is not None and run.tested_epoch < run.epochs[0]:
+            return [(float(run.tested_epoch), "tested")]
     return []
 
 

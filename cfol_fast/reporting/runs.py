@@ -94,6 +94,12 @@ class Run:
         return done, epochs_planned(self.config)
 
     @property
+    def tested_epoch(self) -> int | None:
+        """The epoch of the checkpoint behind the test result: the best average, or the last without a hold-out."""
+        kept = self.checkpoints.get("best-average") or self.checkpoints.get("last") or {}
+        return kept["epoch"] if isinstance(kept.get("epoch"), int) else None
+
+    @property
     def tested(self) -> bool:
         return self.robust is not None
 

@@ -305,7 +305,7 @@ def early_stopping(comparison: Comparison) -> Table | None:
             rows.append(
                 Row([title if number == 0 else "", metric_name], _cells(stats, reference), number == 0)
             )
-    if not rows:
+    if len(rows) <= len(METRICS):  # one checkpoint is no choice, and the comparison has it already
         return None
     return Table(
         "checkpoints", "Which checkpoint", "Robust test accuracy in percent of the checkpoints kept by the two early-stopping rules, and of "
@@ -359,9 +359,8 @@ def runs(comparison: Comparison) -> Table:
                 if isinstance(row.get("images_per_second"), (int, float))
             ]
             speed = f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–"
-            tested = run.checkpoints.get("best-average", {}).get("epoch")
             texts = [
-                str(run.seed) if run.seed is not None else "–", run_state(run), _epochs(run), str(tested) if tested is not None else "–",
+                str(run.seed) if run.seed is not None else "–", run_state(run), _epochs(run), str(run.tested_epoch or "–"),
                 duration(run.seconds), speed, run.holdout or "–", str(run.path),
             ]  # fmt: skip
             rows.append(

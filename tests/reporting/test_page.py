@@ -231,6 +231,15 @@ def test_a_bad_gallery_is_named(tmp_path, key, value, message):
         page([folder], tmp_path)
 
 
+def test_a_single_checkpoint_is_not_shown_as_a_choice(pair, tmp_path):
+    assert "Which checkpoint" in page(pair, tmp_path)
+    for folder in pair:
+        result = json.loads((folder / "result.json").read_text())
+        result["checkpoints"] = {"last": result["checkpoints"]["last"]}
+        (folder / "result.json").write_text(json.dumps(result))
+    assert "Which checkpoint" not in page(pair, tmp_path)
+
+
 def test_many_methods_are_rows_of_the_table(tmp_path):
     runs = [make_run(tmp_path / str(i), params={"gamma": 0.1 * i}, epochs=2) for i in range(1, 9)]
     table = re.search(r'<table id="table-comparison">.*?</table>', page(runs, tmp_path), re.S).group(0)
