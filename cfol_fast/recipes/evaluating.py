@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
-from cfol_fast.recipes.planning import Cell, Plan
+from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.pretrained import load_pretrained
 
 if TYPE_CHECKING:
@@ -31,15 +31,25 @@ def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> No
             raise InputError(
                 f"recipe {plan.recipe.name} needs AutoAttack: pip install 'cfol_fast[autoattack]'"
             )
+        for job, _ in _open_evaluations(plan, cell, out):
+            if job.finished(out):
+                _kept(job, out, plan.recipe.checkpoint)
         if cell.checkpoint is not None:
             _pretrained(plan, cell, load)
 
 
 def _done(plan: Plan, cell: Cell, out: Path) -> bool:
-    assert cell.attack is not None
-    return all(
-        evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint).exists() for job in cell.jobs
-    )
+    return not _open_evaluations(plan, cell, out)
+
+
+def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path]]:
+    """The runs of a cell whose evaluation under the recipe's attack is not there yet, and its file."""
+    if cell.attack is None or cell.checkpoint is not None:
+        return []
+    files = [
+        (job, evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint)) for job in cell.jobs
+    ]
+    return [(job, file) for job, file in files if not file.exists()]
 
 
 def _pretrained(
@@ -69,32 +79,27 @@ def evaluate_all(
             attack = cell.attack or {"kind": "pgd", "steps": config.test.steps, "step": config.test.step}
             file.parent.mkdir(parents=True, exist_ok=True)
             _write(file, model, bundle, config, attack, device)
-        if cell.attack is None or cell.checkpoint is not None:
-            continue
-        for job in cell.jobs:
-            file = evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint)
-            if file.exists():
-                continue
+        for job, file in _open_evaluations(plan, cell, out):
+            assert cell.attack is not None
             say(f"testing {job.name} with {cell.attack['kind']}")
-            _write(
-                file,
-                _trained(job.folder(out), plan.recipe.checkpoint, device),
-                load(job.config),
-                job.config,
-                cell.attack,
-                device,
-            )
+            model = _trained(_kept(job, out, plan.recipe.checkpoint), device)
+            _write(file, model, load(job.config), job.config, cell.attack, device)
 
 
-def _trained(folder: Path, checkpoint: str, device: str) -> nn.Module:
+def _kept(job: Job, out: Path, checkpoint: str) -> Path:
+    """The checkpoint's file; results that were stored without it cannot be tested any more."""
+    path = job.folder(out) / "checkpoints" / f"{checkpoint}.pt"
+    if not path.exists():
+        raise InputError(
+            f"{path} is not there, so the run cannot be tested with another attack: remove {job.folder(out)} to train it again"
+        )
+    return path
+
+
+def _trained(path: Path, device: str) -> nn.Module:
     from cfol_fast.training import load
     from cfol_fast.training.environment import choose_device
 
-    path = folder / "checkpoints" / f"{checkpoint}.pt"
-    if not path.exists():
-        raise InputError(
-            f"{path} is not there (results without checkpoints cannot be tested with another attack): remove {folder} to train it again"
-        )
     return load(path, choose_device(device))
 
 

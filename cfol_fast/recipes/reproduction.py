@@ -51,6 +51,9 @@ def reproduce(
         plan(load_recipe(name), scale, data, _for(name, given, len(chosen)), device, download)
         for name in chosen
     ]
+    takers = {entry.name for item in plans for entry in item.recipe.entries if entry.pretrained}
+    if stray := [name for name in given if name not in takers]:
+        raise InputError(f"none of the recipes has a column {stray[0]!r} that takes a checkpoint")
     loader = Loader()
     environments = runner.workers(parallel, device)
     for item in plans:
@@ -58,9 +61,11 @@ def reproduce(
     jobs = _union(plans)
     missing = [job for job in jobs if not job.finished(folder)]
     say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
-    runner.run_all(jobs, folder, environments, force, quiet, say)
+    if environments:  # all recipes' runs together, so that no GPU waits for the end of a table
+        runner.run_all(jobs, folder, environments, force, quiet, say)
     written = []
     for name, item in zip(chosen, plans, strict=True):
+        runner.run_all(item.jobs(), folder, [], force, quiet, say)
         evaluating.evaluate_all(item, folder, device, loader, say)
         written.append(write(item, folder, command_line(name, scale, folder, data, given)))
         say(f"{item.recipe.name}: {written[-1] / 'table.md'}")

@@ -166,6 +166,14 @@ def test_another_attack_is_tested_once_and_kept(
     monkeypatch.setattr("cfol_fast.evaluation.evaluate", lambda *_, **__: pytest.fail("tested again"))
     assert facts(reproduce(tiny, "mini", tmp_path / "out", images, say=silent)[0]) == before
 
+    # results that were stored without their checkpoints
+    files[0].unlink()
+    (files[0].parent / "checkpoints" / "best-average.pt").unlink()
+    with pytest.raises(
+        InputError, match=r"best-average\.pt is not there, so the run cannot be tested with another attack"
+    ):
+        reproduce(tiny, "mini", tmp_path / "out", images, say=silent)
+
 
 PRETRAINED = TINY.replace(
     '{ name = "erm", title = "ERM-AT", run = { method = "erm" } }',
@@ -228,6 +236,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_trained(
     assert "does not fit demo-cnn@0.25 with 10 classes" in bad(capsys, *base, f"erm={given}")
     assert "no column 'cfol' that takes a checkpoint" in bad(capsys, *base, f"cfol={given}")
     assert "--checkpoint takes COLUMN=FILE, got 'erm'" in bad(capsys, *base, "erm")
+    assert "none of the recipes has a column 'best'" in bad(capsys, "seeds", *base, f"best={given}")
     assert not list(tmp_path.glob("out/runs/*"))
 
 
