@@ -29,7 +29,7 @@ $(STAMP)/torch: $(STAMP)/venv constraints.txt
 	@touch $@
 
 # The build is serialised by a lock, so that two shells may call make at the same time.
-$(STAMP)/build: $(STAMP)/torch pyproject.toml $(NATIVE)
+$(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE)
 	flock $(STAMP)/build.lock $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -50,7 +50,13 @@ $(STAMP)/ffcv: $(STAMP)/torch constraints.txt | system-packages
 demo: $(STAMP)/build
 	$(BIN)/cfol-fast demo --out demo
 
-test: $(STAMP)/build $(STAMP)/dev $(STAMP)/ffcv
+$(STAMP)/nvcc: $(STAMP)/torch
+	bash scripts/install-nvcc.sh $(BIN)/python
+	@touch $@
+
+# The build comes after nvcc: a CPU build that the demo made before is made again with CUDA.
+test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
+	@$(MAKE) --no-print-directory build
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 clean:
