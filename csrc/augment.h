@@ -1,5 +1,5 @@
-// Gather and augment: indices in, a batch of images in [0, 1] out. An image goes through crop, flip, colour jitter and rotation,
-// in that order and each as torchvision's float functions define it, without an intermediate batch in memory.
+// Gather and augment: indices in, a batch of images in [0, 1] out. An image goes through crop, flip, colour jitter and
+// rotation, in that order and each as torchvision's float functions define it, without an intermediate batch in memory.
 #pragma once
 
 #include <cmath>
@@ -98,7 +98,7 @@ CFOL_HD float factor(uint32_t bits, float range) {
   return low + uniform01(bits) * (1.0f + range - low);
 }
 
-// Each number has its place in the two Philox slots of a position, so that switching one function on leaves the others as they are.
+// Each number has its place in the two Philox slots of a position: switching one function on leaves the others as they are.
 CFOL_HD AugmentParameters draw_parameters(const AugmentRanges& ranges, RngState rng, int64_t position, SourceImage image,
                                           const Frame& frame) {
   const Random4 a = random4(rng, Stream::kAugment, 2 * static_cast<uint64_t>(position));
@@ -196,7 +196,7 @@ struct Colour {
   float red, green, blue;
 };
 
-// byte / 255, correctly rounded, without a division: 1/255 is 257/65536, whose products with a byte are exact, and a small rest.
+// byte / 255, correctly rounded, without a division: 1/255 is 257/65536, whose product with a byte is exact, and a small rest.
 CFOL_HD float scaled(uint32_t byte) {
   const float value = static_cast<float>(static_cast<int32_t>(byte));
   return value * (257.0f / 65536.0f) + value * static_cast<float>(1.0 / 255.0 / 65536.0);

@@ -92,7 +92,7 @@ CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters
   }
   for (int64_t i = 0; i < n; ++i) {
     const Colour c = jittered<Channels>(colour_of<Channels>(pixels[i]), jitter);
-    const float there = static_cast<float>(static_cast<int32_t>(pixels[i] >> 31));  // a product, where a branch would not vectorise
+    const float there = static_cast<float>(static_cast<int32_t>(pixels[i] >> 31));  // a branch would not vectorise
     store_colour<Channels>({c.red * there, c.green * there, c.blue * there}, out, i, plane);
   }
 }

@@ -111,6 +111,16 @@ def test_bfloat16_is_the_rounded_float32(backend):
         assert torch.equal(x, gather(backend, images, idx, **options).bfloat16())
 
 
+def test_bfloat16_rounds_a_tie_to_the_even_neighbour(backend):
+    white = torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)
+    for factor, expected in [
+        (0.5 + 1 / 512, 0.5),
+        (0.5 + 3 / 512, 0.5 + 2 / 256),
+    ]:  # half-way between two bfloat16 numbers
+        x = gather(backend, white, torch.tensor([0]), parameters=row(brightness=factor), dtype=torch.bfloat16)
+        assert x.item() == expected
+
+
 def test_images_of_different_sizes_come_from_a_table(backend):
     sizes = [(5, 7), (12, 9), (1, 3), (20, 20)]
     for channels in (1, 3):
