@@ -33,17 +33,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no checkpoint {path}")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputError(
-            f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. Where you trust it, "
-            "convert it: state = torch.load(FILE, weights_only=False); torch.save(state['model'], 'weights.pt')"
-        ) from None
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise InputError(
-            f"{path} is damaged or not a torch checkpoint: {str(error).splitlines()[0]}"
-        ) from None
+    content = _load(path)
     for name in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
@@ -55,6 +45,19 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
             f"{path} holds no weights: expected a state dict, or a dict with one under {', '.join(WRAPPERS)}"
         )
     return tensors
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what the unpickler raises on bytes that are no pickle can be anything
+        if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
+            raise InputError(
+                f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. Where you trust "
+                "it, convert it: state = torch.load(FILE, weights_only=False); torch.save(state['model'], 'weights.pt')"
+            ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path} is damaged or not a torch checkpoint ({reason})") from None
 
 
 def load_weights(

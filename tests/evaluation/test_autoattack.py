@@ -1,0 +1,158 @@
+"""AutoAttack: pyautoattack's own flags, also after a kill; and a state that knows what it belongs to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cfol_fast.evaluation.autoattack as module
+from cfol_fast.errors import InputError
+from cfol_fast.evaluation import AutoAttack, evaluate
+from tests.attacks.small_models import EPS, SmallNet, Trained
+
+FAST = ("apgd-ce", "fab-t")
+N, BATCH = 24, 8
+
+
+@pytest.fixture
+def few(trained: Trained) -> Trained:
+    return Trained(trained.model, trained.x[:N], trained.y[:N])
+
+
+def shorten(adversary: Any) -> Any:
+    """At full length the four attacks take minutes; benchmarks/peers_agree.py compares that. Short ones tell the same story."""
+    for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
+        part.n_iter = 10
+    adversary.apgd_targeted.n_target_classes = adversary.fab.n_target_classes = 2
+    adversary.square.n_queries = 30
+    return adversary
+
+
+@pytest.fixture(autouse=True)
+def short_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = AutoAttack._adversary
+    monkeypatch.setattr(AutoAttack, "_adversary", lambda self, *a: shorten(original(self, *a)))
+
+
+def own_run(few: Trained) -> torch.Tensor:
+    import pyautoattack
+
+    adversary = shorten(
+        pyautoattack.AutoAttack(few.model, norm="Linf", eps=EPS, seed=0, version="standard", device="cpu")
+    )
+    with torch.random.fork_rng():
+        _, predicted = adversary.run_standard_evaluation(few.x, few.y, batch_size=BATCH)
+    return predicted == few.y
+
+
+def test_the_flags_are_those_of_pyautoattacks_own_run(few: Trained) -> None:
+    expected = own_run(few)
+    told: list[tuple[int, int]] = []
+    report = evaluate(
+        *few, attack={"kind": "autoattack", "eps": EPS}, batch_size=BATCH, progress=lambda *a: told.append(a)
+    )
+    assert torch.equal(report.robust.correct, expected)
+    assert 0 < report.robust.average < 1
+    assert report.attacks[0][0]["version"] == "standard"
+    assert told[-1] == (N, N)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4])
+def test_a_killed_run_continues_where_it_stopped(
+    few: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    attack = {"kind": "autoattack", "eps": EPS, "attacks": FAST}
+    whole = evaluate(*few, attack=attack, batch_size=BATCH)
+    state = tmp_path / "state.json"
+    original, calls = AutoAttack._attack, []
+
+    def counting(self, *arguments):
+        if len(calls) == batches:
+            raise Killed
+        calls.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(AutoAttack, "_attack", counting)
+    with pytest.raises(Killed):
+        evaluate(*few, attack={**attack, "state": state}, batch_size=BATCH)
+    done = len(calls)
+    calls.clear()
+    monkeypatch.setattr(AutoAttack, "_attack", lambda self, *a: calls.append(1) or original(self, *a))
+    continued = evaluate(*few, attack={**attack, "state": state}, batch_size=BATCH)
+    assert torch.equal(continued.robust.confusion, whole.robust.confusion)
+    assert torch.equal(continued.robust.correct, whole.robust.correct)
+    again = len(calls)
+    calls.clear()
+    evaluate(*few, attack={**attack, "state": state}, batch_size=BATCH)
+    assert not calls  # a finished run has nothing left to do
+    assert 0 < again < done + again
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("model", lambda few, o: few.model.linear.bias.data.add_(0.01)),
+        ("data set", lambda few, o: few.x[3].clamp_(0.1, 0.9)),
+        ("data set", lambda few, o: few.y.copy_(few.y.roll(1))),
+        ("radius", lambda few, o: o.update(eps=EPS / 2)),
+        ("norm", lambda few, o: o.update(norm="l2")),
+        ("seed", lambda few, o: o.update(seed=1)),
+        ("attacks", lambda few, o: o.update(attacks=("apgd-ce",))),
+    ],
+)
+def test_a_state_of_something_else_is_refused(few: Trained, tmp_path: Path, what: str, change) -> None:
+    x, y, state = few.x, few.y, tmp_path / "state.json"
+    options: dict = {"eps": EPS, "attacks": FAST}
+    identity = AutoAttack(few.model, **options)._identity(x, y, BATCH)
+    clean = torch.zeros_like(y)
+    stored = module._Progress(identity, 2, clean, y).to_json()
+    state.write_text(json.dumps(stored))
+    change(few, options)  # tensors in place
+    attack = AutoAttack(few.model, state=state, **options)
+    with pytest.raises(InputError, match=f"belongs to another {what}"):
+        attack.run(x, y, clean, x.device, BATCH)
+    with pytest.raises(InputError, match="batch size"):
+        attack.run(x, y, clean, x.device, BATCH + 1)
+
+
+def test_a_file_that_is_no_state_is_refused(few: Trained, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    for text in ("not json", "[]", '{"kind": "other"}'):
+        state.write_text(text)
+        with pytest.raises(InputError, match=r"state\.json"):
+            evaluate(*few, attack={"kind": "autoattack", "eps": EPS, "state": state})
+
+
+def test_the_model_and_the_global_random_state_are_left_alone(few: Trained) -> None:
+    few.model.train()
+    before = torch.random.get_rng_state()
+    evaluate(*few, attack={"kind": "autoattack", "eps": EPS, "attacks": ("fab-t",)}, batch_size=N)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert few.model.training
+    assert all(p.grad is None and p.requires_grad for p in few.model.parameters())
+
+
+def test_fewer_than_ten_classes_take_fewer_targets(few: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    adversary = AutoAttack(SmallNet(classes=5), eps=EPS)._adversary(few.x, few.x.device)
+    assert adversary.apgd_targeted.n_target_classes == adversary.fab.n_target_classes == 4
+    with pytest.raises(InputError, match="at least 4 classes, the model has 3"):
+        evaluate(SmallNet(classes=3), few.x, few.y % 3, attack={"kind": "autoattack", "eps": EPS})
+
+
+def test_bad_parameters_are_named(few: Trained) -> None:
+    with pytest.raises(ValueError, match="eps must be"):
+        AutoAttack(few.model, eps=-1)
+    with pytest.raises(InputError, match="norm must be one of linf, l2"):
+        AutoAttack(few.model, eps=0.1, norm="l1")
+    with pytest.raises(InputError, match="the parts of AutoAttack are"):
+        AutoAttack(few.model, eps=0.1, attacks=("pgd",))
