@@ -30,8 +30,9 @@ $(STAMP)/torch: $(STAMP)/venv constraints.txt
 
 # The build is serialised by a lock, so that two shells may call make at the same time.
 $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE)
+	@touch $(STAMP)/building  # the stamp is as old as the start: a file that changes meanwhile counts as changed
 	flock $(STAMP)/build.lock $(PIP) --no-build-isolation --no-deps -e .
-	@touch $@
+	@mv $(STAMP)/building $@
 
 build: $(STAMP)/build
 
