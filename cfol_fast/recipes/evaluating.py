@@ -11,7 +11,6 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
 from cfol_fast.recipes.planning import Cell, Job, Plan
-from cfol_fast.recipes.pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,6 +54,7 @@ def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path
 def _pretrained(
     plan: Plan, cell: Cell, load: Callable[[TrainConfig], ImageData]
 ) -> tuple[nn.Module, ImageData, TrainConfig]:
+    from cfol_fast.evaluation.checkpoints import load_weights
     from cfol_fast.recipes.planning import configure
     from cfol_fast.training import complete
 
@@ -64,7 +64,7 @@ def _pretrained(
     bundle = load(config)
     path = cell.checkpoint.expanduser()
     name = config.model.name or cell.entry.pretrained.model
-    model = load_pretrained(path, name, len(bundle.classes), bundle.size[0], bundle.channels)
+    model = load_weights(path, name, len(bundle.classes), bundle.size[0], bundle.channels)
     return model, bundle, config
 
 

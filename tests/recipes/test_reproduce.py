@@ -233,7 +233,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_trained(
     base = (tiny, "--scale", "mini", "--out", out, "--checkpoint")
     assert "there is no checkpoint" in bad(capsys, *base, f"erm={given}")
     torch.save(models.create("demo-cnn", 7, 28, 1).state_dict(), given)
-    assert "does not fit demo-cnn@0.25 with 10 classes" in bad(capsys, *base, f"erm={given}")
+    assert "is not a demo-cnn@0.25 with 10 classes" in bad(capsys, *base, f"erm={given}")
     assert "no column 'cfol' that takes a checkpoint" in bad(capsys, *base, f"cfol={given}")
     assert "--checkpoint takes COLUMN=FILE, got 'erm'" in bad(capsys, *base, "erm")
     assert "none of the recipes has a column 'best'" in bad(capsys, "seeds", *base, f"best={given}")
