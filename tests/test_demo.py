@@ -1,23 +1,17 @@
 """The demo: two runs, a table, bars, a picture and a page; started again it does not train again."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from cfol_fast import cli, demo
-
-sys.path.insert(0, str(Path(__file__).parent / "training"))
+from cfol_fast.training import parts
+from tests.training import tiny
 
 
 @pytest.fixture
 def quick_demo(monkeypatch):
     """The demo with few images and few steps; everything else is as it ships."""
-    import tiny
-
-    from cfol_fast.training import parts
-
     monkeypatch.setattr(parts, "data", tiny.FewImages(tiny.few_images()))
     original = demo.configuration
 

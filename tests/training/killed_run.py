@@ -1,4 +1,4 @@
-"""A process of its own that trains tiny runs in children and kills them: python killed_run.py FOLDER SEED.
+"""A process of its own that trains tiny runs in children and kills them: python -m tests.training.killed_run FOLDER SEED.
 
 It loads torch once and computes nothing itself, so that forking is safe. First an uninterrupted run in FOLDER/whole, whose
 operations are counted. Then ten runs, each killed with SIGKILL at a seeded point and continued: eight at a random operation of
@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import tiny
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cfol_fast.training.loop import train
+from tests.training import tiny
 
 
 def die() -> None:

@@ -3,13 +3,13 @@
 import signal
 
 import pytest
-import tiny
-from test_resume import StopAfter
 
 from cfol_fast.data import beton
 from cfol_fast.errors import InputError
 from cfol_fast.training import loop, parts
 from cfol_fast.training.signals import Stopped
+from tests.training import tiny
+from tests.training.tiny import stop_after
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_run_through_ffcv_ends_with_the_weights_of_the_resident_source(file, t
 def test_batches_drawn_ahead_do_not_harm_exact_resume(file, tmp_path, monkeypatch):
     loop.train(config(tmp_path / "whole", file, lag=2), quiet=True)
     with monkeypatch.context() as patch:
-        StopAfter(patch, 2, signal.SIGTERM)
+        stop_after(patch, 2, signal.SIGTERM)
         with pytest.raises(Stopped):
             loop.train(config(tmp_path / "stopped", file, lag=2), quiet=True)
     loop.train(config(tmp_path / "stopped", file, lag=2), resume=True, quiet=True)

@@ -9,20 +9,21 @@ import threading
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 
 from cfol_fast.errors import InputError
 from cfol_fast.training import loop
 from cfol_fast.training.signals import Stopped
+from tests.training import tiny
+from tests.training.tiny import stop_after
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "killed_run.py"), str(tmp_path), "2024"]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path), "2024"]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
     assert len(process.stdout.splitlines()) == 10
     for index in range(10):
@@ -31,27 +32,11 @@ def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_p
         assert not left, "the killed process left temporary files"
 
 
-class StopAfter:
-    """A listener in the step: asks the run to stop by a real signal after `steps` steps."""
-
-    def __init__(self, monkeypatch, steps: int, number: int) -> None:
-        original = loop.learning_rate
-        self.calls = 0
-
-        def counting(*args):
-            self.calls += 1
-            if self.calls == steps:
-                os.kill(os.getpid(), number)
-            return original(*args)
-
-        monkeypatch.setattr(loop, "learning_rate", counting)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monkeypatch, number):
     loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
     with monkeypatch.context() as patch:
-        StopAfter(patch, 2, number)
+        stop_after(patch, 2, number)
         with pytest.raises(
             Stopped, match=r"stopped at step 2, saved .*last.pt; --resume continues"
         ) as stopped:
@@ -120,7 +105,7 @@ def test_training_works_outside_the_main_thread(few_images, tmp_path):
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(few_images, tmp_path, capsys, monkeypatch):
     loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
     with monkeypatch.context() as patch:
-        StopAfter(patch, 5, signal.SIGTERM)
+        stop_after(patch, 5, signal.SIGTERM)
         with pytest.raises(Stopped):
             loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
     last = tmp_path / "run/checkpoints/last.pt"
@@ -140,7 +125,7 @@ def test_a_finished_run_is_returned_as_it_is(few_images, tmp_path):
 
 def test_another_thread_count_is_refused_unless_forced(few_images, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        StopAfter(patch, 2, signal.SIGTERM)
+        stop_after(patch, 2, signal.SIGTERM)
         with pytest.raises(Stopped):
             loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
     threads = torch.get_num_threads()
@@ -154,7 +139,7 @@ def test_another_thread_count_is_refused_unless_forced(few_images, tmp_path, mon
 
 def test_another_instruction_set_is_refused(few_images, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        StopAfter(patch, 2, signal.SIGTERM)
+        stop_after(patch, 2, signal.SIGTERM)
         with pytest.raises(Stopped):
             loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")

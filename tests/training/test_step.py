@@ -1,7 +1,6 @@
 """The step itself: no read-back, the native ops inside, what the log points read, draws ahead of the update."""
 
 import pytest
-import tiny
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -10,6 +9,7 @@ from cfol_fast.methods import METHODS
 from cfol_fast.training.defaults import complete
 from cfol_fast.training.parts import build
 from cfol_fast.training.step import NEVER, DrawQueue
+from tests.training import tiny
 
 
 def built(tmp_path, method="cfol", **settings):

@@ -4,9 +4,7 @@ import json
 import signal
 
 import pytest
-import tiny
 import torch
-from test_resume import StopAfter
 
 import cfol_fast as cf
 from cfol_fast import data
@@ -16,12 +14,14 @@ from cfol_fast.training import loop
 from cfol_fast.training.loading import export, read_checkpoint
 from cfol_fast.training.metrics import read_rows
 from cfol_fast.training.signals import Stopped
+from tests.training import tiny
+from tests.training.tiny import stop_after
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_resumes_and_evaluates(few_images, tmp_path, monkeypatch, method):
     with monkeypatch.context() as patch:
-        StopAfter(patch, 2, signal.SIGTERM)
+        stop_after(patch, 2, signal.SIGTERM)
         with pytest.raises(Stopped):
             loop.train(tiny.tiny_config(tmp_path / "run", method), quiet=True)
     run = loop.train(tiny.tiny_config(tmp_path / "run", method), resume=True, quiet=True)

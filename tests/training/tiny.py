@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from cfol_fast import data
-from cfol_fast.training import parts
+from cfol_fast.training import loop, parts
 from cfol_fast.training.config import TrainConfig, assign
 
 TIMES = ("seconds", "images_per_second")
@@ -92,3 +93,17 @@ def assert_same_outcome(run: Path, other: Path) -> None:
             assert torch.equal(tensor, other_weights[name][key]), f"{name}: {key} differs"
     assert rows == other_rows
     assert result == other_result
+
+
+def stop_after(monkeypatch: Any, steps: int, number: int) -> None:
+    """Sends this process the signal `number` in the run's step `steps`, counted from 1."""
+    original, calls = loop.learning_rate, 0
+
+    def counting(*args: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == steps:
+            os.kill(os.getpid(), number)
+        return original(*args)
+
+    monkeypatch.setattr(loop, "learning_rate", counting)
