@@ -21,7 +21,7 @@ from cfol_fast.training.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, Check
 from cfol_fast.training.config import TrainConfig
 from cfol_fast.training.defaults import complete
 from cfol_fast.training.environment import arithmetic, check_same_arithmetic
-from cfol_fast.training.metrics import MetricsLog, Row, event_writer
+from cfol_fast.training.metrics import EventWriter, MetricsLog, Row
 from cfol_fast.training.parts import Parts, build
 from cfol_fast.training.progress import Progress, Reading, Stopwatch
 from cfol_fast.training.schedules import learning_rate
@@ -109,8 +109,8 @@ def train_stage(
     facts = arithmetic(step.device)
     epochs, per_epoch = config.epochs or 0, parts.steps_per_epoch
     restore(store, log, parts, at, facts, force, show)
-    if tensorboard:
-        log.listeners += (event_writer(folder, splits.classes, at.step),)
+    events = EventWriter(folder, splits.classes, at.step) if tensorboard else None
+    log.listeners += () if events is None else (events,)
     watch, since_save = Stopwatch(), Stopwatch()
 
     def save() -> Path:
@@ -159,7 +159,10 @@ def train_stage(
             at.epoch, at.epoch_seconds, at.seconds = at.epoch + 1, 0.0, at.seconds + watch.lap()
             step.begin_epoch()
             save()
-    return validation.final_test(config, parts, folder, store, at.best, at.seconds, interrupt, show)
+    result = validation.final_test(config, parts, folder, store, at.best, at.seconds, interrupt, show)
+    if events is not None:
+        events.finish(folder / run_folder.GALLERY, at.step)
+    return result
 
 
 def snapshot(

@@ -58,17 +58,22 @@ def read_rows(run: Path) -> Iterator[Row]:
         yield json.loads(line)
 
 
-def event_writer(run: Path, classes: list[str], step: int) -> Callable[[Row], None]:
-    """A listener that writes the rows as TensorBoard events; those of a killed run after `step` are hidden."""
-    from cfol_fast.reporting.tensorboard import TensorBoardLog
+class EventWriter:
+    """A listener that writes the rows as TensorBoard events; those that a killed run left after `step` are hidden."""
 
-    events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
+    def __init__(self, run: Path, classes: list[str], step: int) -> None:
+        from cfol_fast.reporting.tensorboard import TensorBoardLog
 
-    def write(row: Row) -> None:
-        (events.train if row["kind"] == "train" else events.validation)(row)
-        events.flush()
+        self.events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
 
-    return write
+    def __call__(self, row: Row) -> None:
+        (self.events.train if row["kind"] == "train" else self.events.validation)(row)
+        self.events.flush()
+
+    def finish(self, gallery: Path, step: int) -> None:
+        """Adds the pictures of the worst class and closes the file."""
+        self.events.gallery(json.loads(gallery.read_text(encoding="utf-8")), step)
+        self.events.close()
 
 
 def _finite(value: Any) -> Any:

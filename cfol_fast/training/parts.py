@@ -88,6 +88,9 @@ def build(config: TrainConfig, previous: Tensor | None = None) -> Parts:
         momentum=config.optimizer.momentum,
         weight_decay=config.optimizer.weight_decay,
         nesterov=config.optimizer.nesterov,
+        fused=device.type
+        == "cpu",  # one op and one pass over the memory; torch takes `foreach` on a GPU by itself
+        foreach=device.type != "cpu",
     )
     step = TrainingStep(
         model,

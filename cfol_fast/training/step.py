@@ -92,6 +92,7 @@ class TrainingStep:
         """idx: (B,) the sampler's indices; x: (B, C, H, W) in [0, 1]; y: (B,) int64."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        torch.compiler.cudagraph_mark_step_begin()  # what an earlier step's graphs returned is not needed any more
         with self._autocast():
             x_adv = self.attack(x, y)
             loss, logits = self.objective(self.forward, Batch(x, x_adv, y, self.sampler.weight(y)))
