@@ -98,9 +98,8 @@ class _Run:
         self.device = device or source.labels.device
         self.clean = torch.zeros(len(source), dtype=torch.int64)
         self.predictions: dict[int, Tensor] = {}  # by the attack's number
-        _, x, _ = next(iter(source.batches(1)))
-        check_pixels(x, 0)
-        self.names = class_names(source, names, num_classes, logits_of(model, x.to(self.device), 0).shape[1])
+        self.names: list[str] = []  # known with the first batch
+        self._given = names, num_classes
         self.done = self.total = 0
 
     def batches(self, chosen: list[Any], active_set: bool) -> None:
@@ -111,7 +110,10 @@ class _Run:
         for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
             x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
             check_pixels(x, number)
-            clean = self._predict(x, number)
+            logits = logits_of(self.model, x, number)
+            if not self.names:
+                self.names = class_names(self.source, *self._given, logits.shape[1])
+            clean = logits.argmax(1)
             self.clean[rows] = clean.cpu()
             for place, one in batched.items():
                 if active_set and isinstance(one, attack_kinds.PGD):
