@@ -33,7 +33,7 @@ def test_folder() -> Path:
 
 
 def _check_on_gpu(report: Path, findings: dict[str, Any]) -> int:  # pragma: no cover
-    results = report.with_suffix(".xml")
+    results = report.with_suffix(".xml").resolve()  # pytest runs in the checkout, not where this was called
     command = [sys.executable, "-m", "pytest", str(test_folder()), "-m", "gpu", "-q", f"--junitxml={results}"]
     print("running every test marked gpu ...", flush=True)
     status = subprocess.run(command, cwd=test_folder().parent).returncode

@@ -309,7 +309,8 @@ def parse(data: np.ndarray, path: Path) -> Beton:
     heights, widths, pointers = (a.astype(np.int64) for a in (heights, widths, pointers))
     lengths = _lengths(table, pointers)
     wrong = (lengths < 0) | (pointers + lengths > table_at) | (heights < 1) | (widths < 1)
-    wrong |= (modes == RAW) & (lengths != heights * widths * channels)
+    # whatever is not a JPEG is copied as it is, and must fit
+    wrong |= (modes != JPG) & (lengths != heights * widths * channels)
     if wrong.any():
         raise truncated(f"the pixels of image {int(np.flatnonzero(wrong)[0])} are not where it says")
     facts = _facts(bytes(described[label]["arguments"]), data, table_at)

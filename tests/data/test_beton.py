@@ -147,6 +147,20 @@ def test_any_damage_to_the_lists_is_refused_or_harmless(written):
         assert (file.pointers + file.lengths <= len(content)).all()
 
 
+def test_an_image_of_an_unknown_mode_that_does_not_fit_is_refused(written):
+    """The decoder copies all that is not a JPEG: more bytes than the image has would be written behind its row."""
+    from ffcv.types import FieldDescType, HeaderType
+
+    content = bytearray(written.read_bytes())
+    first = HeaderType.itemsize + 2 * FieldDescType.itemsize  # mode, width, height, pointer of image 0
+    assert content[first] == beton.RAW
+    content[first] = 7
+    content[first + 1] = 1  # one pixel wide, by the bytes of eight
+    written.write_bytes(content)
+    with pytest.raises(InputError, match="pixels of image 0 are not where it says"):
+        beton.open_beton(written)
+
+
 def test_a_file_without_labels_is_refused(tmp_path, written):
     content = bytearray(written.read_bytes())
     second = 32 if content[32:33] == b"\x02" else 24  # the list of fields begins after the header
