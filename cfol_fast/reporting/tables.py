@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
 from cfol_fast.reporting.groups import METRICS, SPLITS, Comparison, Group, Stat
-from cfol_fast.reporting.runs import Accuracy, Run
+from cfol_fast.reporting.runs import Accuracy, Evaluation, Run
 from cfol_fast.reporting.wording import attack_phrase, duration, points, run_state, stat_text
 
 
@@ -314,24 +315,28 @@ def early_stopping(comparison: Comparison) -> Table | None:
     )  # fmt: skip
 
 
+def _attacks_of(run: Run) -> Counter[str]:
+    return Counter(attack_phrase(evaluation.attack) for evaluation in run.evaluations)
+
+
 def evaluations(comparison: Comparison) -> Table | None:
     """Results of `cfol-fast eval --json` found in the run folders, an attack a block."""
-    attacks: dict[str, None] = {}
-    for run in (run for group in comparison.groups for run in group.runs):
-        for evaluation in run.evaluations:
-            attacks.setdefault(attack_phrase(evaluation.attack))
+    everyone = [run for group in comparison.groups for run in group.runs]
+    repeated = {attack for run in everyone for attack, times in _attacks_of(run).items() if times > 1}
+
+    def name(evaluation: Evaluation) -> str:
+        # One run evaluated twice with one attack (two checkpoints, say) is not two seeds: its files tell them apart.
+        attack = attack_phrase(evaluation.attack)
+        return f"{attack} ({evaluation.path.stem})" if attack in repeated else attack
+
+    attacks = dict.fromkeys(name(evaluation) for run in everyone for evaluation in run.evaluations)
     groups = [group for group in comparison.groups if any(run.evaluations for run in group.runs)]
     rows: list[Row] = []
     for attack in attacks:
         for number, (metric, metric_name) in enumerate(METRICS.items()):
             stats = [
                 _from_accuracies(
-                    [
-                        e.robust or e.clean
-                        for run in group.runs
-                        for e in run.evaluations
-                        if attack_phrase(e.attack) == attack
-                    ],
+                    [e.robust or e.clean for run in group.runs for e in run.evaluations if name(e) == attack],
                     metric,
                 )
                 for group in groups

@@ -89,6 +89,21 @@ def test_a_changed_evaluation_gallery_configuration_and_version_show(pair, tmp_p
     assert "9.8.7" in text
 
 
+def test_two_evaluations_of_one_run_with_one_attack_are_not_averaged(pair, tmp_path):
+    robust = json.loads((pair[0] / "result.json").read_text())["test"]["robust"]
+    for name, average in (("best", 0.5), ("last", 0.25)):
+        evaluation = {
+            "robust": {**robust, "average": average},
+            "attack": {"kind": "pgd", "steps": 50, "eps": 0.1},
+        }
+        (pair[0] / f"{name}.json").write_text(json.dumps(evaluation))
+    reporting.write_report(pair, tmp_path / "report.html", pictures=False)
+    rows = (tmp_path / "report_files" / "evaluations.csv").read_text().splitlines()
+    assert '"PGD-50, ε = 0.1 (best)",Average,0.5' in rows
+    assert '"PGD-50, ε = 0.1 (last)",Average,0.25' in rows
+    assert "deviation" not in rows[0]
+
+
 def test_the_page_needs_nothing_outside_itself(pair, tmp_path):
     text = page(pair, tmp_path)
     assert "://" not in text
