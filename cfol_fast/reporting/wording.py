@@ -66,6 +66,8 @@ def attack_phrase(attack: Mapping[str, Any]) -> str:
     steps = attack.get("steps")
     if steps and kind.lower() not in ("fgsm", "n-fgsm", "autoattack", "none"):
         name += f"-{steps}"
+    if kind.lower() == "pgd" and attack.get("loss") not in (None, "ce"):
+        name += f" ({attack['loss']} loss)"
     if attack.get("restarts") and attack["restarts"] != 1:
         name += f", {attack['restarts']} restarts"
     if attack.get("eps") is not None:

@@ -162,6 +162,8 @@ def test_perturbation_sizes_are_quoted_as_people_do(eps, text):
 def test_attacks_and_times_in_words():
     assert attack_phrase({"kind": "pgd", "steps": 20, "eps": 8 / 255, "norm": "linf"}) == "PGD-20, ε = 8/255"
     assert attack_phrase({"kind": "autoattack", "eps": 0.1}) == "AutoAttack, ε = 0.1"
+    assert attack_phrase({"kind": "pgd", "steps": 20, "loss": "ce"}) == "PGD-20"
+    assert attack_phrase({"kind": "pgd", "steps": 20, "loss": "cw"}) == "PGD-20 (cw loss)"
     assert attack_phrase({}) == ""
     assert [duration(s) for s in (None, 5, 171.3, 7260)] == ["–", "5 s", "2 min 51 s", "2 h 01 min"]
     assert [points(d) for d in (0.293, -0.031, 0.0001, -0.0001)] == ["+29.3", "−3.1", "0.0", "0.0"]
