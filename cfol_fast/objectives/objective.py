@@ -106,6 +106,11 @@ class LCVaR(Objective):
 
     def __init__(self, alpha: float, num_classes: int, prior: Tensor | None = None) -> None:
         risk.check_alpha(alpha)
+        if prior is not None:
+            risk.check_prior(prior, num_classes)
+            # A batch of classes without mass would have no distribution at all, and NaN for a loss.
+            if not prior.is_meta and not bool(((prior > 0) & prior.isfinite()).all()):
+                raise ValueError(f"prior must be positive for every class, got {prior.tolist()}")
         self.alpha = alpha
         self.num_classes = num_classes
         self.prior = prior

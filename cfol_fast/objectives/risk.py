@@ -44,7 +44,7 @@ def lcvar(losses: Tensor, y: Tensor, alpha: float, num_classes: int, prior: Tens
 
     The supremum of sum q_y L_y over distributions q with q_y <= P_y / alpha, where L_y is the mean loss of class y in
     the batch. P is the batch's class frequencies, or `prior`: (k,), restricted to the classes that the batch holds and
-    scaled to sum 1 there, since nothing is known of the others' losses. losses: (B,), y: (B,) int64, alpha in (0, 1].
+    scaled to sum 1 there, since nothing is known of the others' losses; it must be positive. losses: (B,), y: (B,) int64, alpha in (0, 1].
     """
     check_alpha(alpha)
     _check_losses(losses)
@@ -57,8 +57,7 @@ def lcvar(losses: Tensor, y: Tensor, alpha: float, num_classes: int, prior: Tens
     if prior is None:
         mass = counts.to(torch.float64) / losses.numel()
     else:
-        if prior.shape != (num_classes,):
-            raise ValueError(f"prior must have {num_classes} entries, got shape {tuple(prior.shape)}")
+        check_prior(prior, num_classes)
         mass = torch.where(counts > 0, prior.to(losses.device, torch.float64), 0)
         mass = mass / mass.sum()
     return _worst_case(class_losses, mass / alpha)
@@ -77,6 +76,12 @@ def check_alpha(alpha: float) -> None:
     """Refuse a tail fraction that is not in (0, 1]."""
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha must be in (0, 1], got {alpha}")
+
+
+def check_prior(prior: Tensor, num_classes: int) -> None:
+    """Refuse class masses that do not fit the classes."""
+    if prior.shape != (num_classes,):
+        raise ValueError(f"prior must have {num_classes} entries, got shape {tuple(prior.shape)}")
 
 
 def _check_losses(losses: Tensor) -> None:

@@ -108,5 +108,10 @@ def test_parameters_outside_their_range_are_refused() -> None:
         objectives.Trades(-1)
     with pytest.raises(ValueError, match="clean_weight must be at least 0, got -1"):
         objectives.Both(-1)
+    for prior in (torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, -0.5, 0.5]), torch.full((3,), torch.nan)):
+        with pytest.raises(ValueError, match="prior must be positive for every class"):
+            objectives.LCVaR(0.5, 3, prior)
+    with pytest.raises(ValueError, match="prior must have 3 entries"):
+        objectives.LCVaR(0.5, 3, torch.ones(2))
     with pytest.raises(ValueError, match="one entry a class"):
         objectives.ClassWeighted(torch.ones(2, 2))

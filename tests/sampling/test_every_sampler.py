@@ -175,7 +175,8 @@ def test_an_update_is_seen_after_what_workers_prefetch() -> None:
     assert min(shares[ahead + 2 :]) > 0.8
 
 
-def test_the_papers_listing_runs_as_printed() -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_papers_listing_runs_as_printed(workers: int) -> None:
     model, eta = torch.nn.Linear(1, 4), 2e-6
 
     class Images(Dataset):
@@ -189,7 +190,7 @@ def test_the_papers_listing_runs_as_printed() -> None:
 
     dataset = Images()
     sampler = ClassSampler(dataset, gamma=0.5)
-    dataloader = DataLoader(dataset, batch_size=40, sampler=sampler)
+    dataloader = DataLoader(dataset, batch_size=40, sampler=sampler, num_workers=workers)
     for img, y in iter(dataloader):
         logits = model(img)
         adv_loss = logits.argmax(dim=-1) != y
