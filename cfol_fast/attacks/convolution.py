@@ -160,5 +160,5 @@ def few_channels_gradient(grad: Tensor, x: Tensor, weight: Tensor, layer: Frozen
         rows = slice(i * step_h, i * step_h + stride_h * (h - 1) + 1, stride_h)
         for j in range(b):
             cols = slice(j * step_w, j * step_w + stride_w * (w - 1) + 1, stride_w)
-            total[:, :, rows, cols] += columns[i, j]
+            total[:, :, rows, cols].add_(columns[i, j])  # `+=` would add a copy of the view to itself
     return total[:, :, pad_h : pad_h + height, pad_w : pad_w + width].transpose(0, 1)

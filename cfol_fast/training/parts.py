@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks, data, methods, models, theory
 from cfol_fast.errors import InputError
-from cfol_fast.training.config import TrainConfig
+from cfol_fast.training.config import OptimizerConfig, TrainConfig
 from cfol_fast.training.defaults import holdout_fraction
 from cfol_fast.training.environment import bfloat16_trouble
 from cfol_fast.training.step import DrawQueue, TrainingStep
@@ -82,21 +82,11 @@ def build(config: TrainConfig, previous: Tensor | None = None) -> Parts:
     steps_per_epoch = config.steps_per_epoch or max(1, round(len(splits.labels) / config.batch_size))
     steps = steps_per_epoch * (config.epochs or 0)
     sampler = method.sampler(splits.labels, k, config.params, config.seed, device, previous, steps)
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=config.optimizer.lr or 0.0,
-        momentum=config.optimizer.momentum,
-        weight_decay=config.optimizer.weight_decay,
-        nesterov=config.optimizer.nesterov,
-        fused=device.type
-        == "cpu",  # one op and one pass over the memory; torch takes `foreach` on a GPU by itself
-        foreach=device.type != "cpu",
-    )
     step = TrainingStep(
         model,
         training_attack(model, config),
         method.objective(config.params, k),
-        optimizer,
+        new_optimizer(model, config.optimizer, device),
         sampler,
         k,
         device,
@@ -115,6 +105,19 @@ def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.
     if config.model.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.train()
+
+
+def new_optimizer(model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> torch.optim.SGD:
+    """SGD in one op and one pass over memory on the CPU; on a GPU in the few ops of `foreach`, as torch does by itself."""
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=chosen.lr or 0.0,
+        momentum=chosen.momentum,
+        weight_decay=chosen.weight_decay,
+        nesterov=chosen.nesterov,
+        fused=device.type == "cpu",
+        foreach=device.type != "cpu",
+    )
 
 
 def training_attack(model: nn.Module, config: TrainConfig) -> Any:
