@@ -1,0 +1,51 @@
+"""A whole CFOL-AT step on ResNet-18 against the bare passes it must do, and what CFOL costs over ERM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks import instructions
+from benchmarks.rows import Row, at_most, faster, main, seconds
+from benchmarks.steps import OurStep, Problem, bandit_only, bare_passes
+from benchmarks.timing import interleaved
+
+SHARE = 0.005  # of the step
+
+
+def measure(tiny: bool) -> list[Row]:
+    problem = Problem("resnet18@0.125", batch=4, images=100, steps=2) if tiny else Problem()
+    cfol, erm = OurStep(problem), OurStep(problem, "erm")
+    timings = interleaved({"cfol": cfol, "bare": bare_passes(problem), "erm": erm}, 2 if tiny else 4)
+    name = f"whole CFOL-AT step, ResNet-18, batch {problem.batch}"
+    passes = f"bare passes: {problem.steps} x (forward + input backward) + 1 x (forward + backward), eager, contiguous"
+    rows = [faster(name, passes, timings["cfol"], timings["bare"], 1.15)]
+    rows.append(cost(problem, cfol, erm, timings["cfol"].best, timings["erm"].best, tiny))
+    small = replace(problem, network="demo-cnn", batch=4 if tiny else 128)
+    cfol, erm = OurStep(small), OurStep(small, "erm")
+    timings = interleaved({"cfol": cfol, "erm": erm}, 2 if tiny else 15)
+    return [*rows, cost(small, cfol, erm, timings["cfol"].best, timings["erm"].best, tiny)]
+
+
+def cost(problem: Problem, cfol: OurStep, erm: OurStep, step: float, erm_step: float, tiny: bool) -> Row:
+    """The sampler's share of the step. Two whole steps differ by more than that from one time to the next."""
+    parts = {"cfol": bandit_only(cfol, problem.batch), "erm": bandit_only(erm, problem.batch)}
+    timings = interleaved(parts, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)
+    more = timings["cfol"].best - timings["erm"].best
+    counted = instructions.draw_and_update(tiny) if problem.network == "demo-cnn" else ""
+    note = (
+        f"draw + update {seconds(timings['cfol'].best)} (uniform: {seconds(timings['erm'].best)}) of a step of "
+        f"{seconds(step)}; whole ERM step {seconds(erm_step)}{counted}"
+    )
+    return at_most(
+        f"what CFOL costs over ERM, {problem.network}, batch {problem.batch}",
+        "the step with the uniform sampler (draw + update more, as a share of it)",
+        more / erm_step,
+        SHARE,
+        note,
+        step,
+        erm_step,
+    )
+
+
+if __name__ == "__main__":
+    main(measure)

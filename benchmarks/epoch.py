@@ -1,0 +1,108 @@
+"""One epoch of CFOL-AT end to end, on the demo's network and the embedded images: the trainer against the usual way.
+
+The usual way: PIL images in a `DataLoader` with its best number of workers, `torch.multinomial` for every batch, torchattacks' PGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+from torchvision import transforms
+
+from benchmarks import images as pictures
+from benchmarks import peers
+from benchmarks.bandits import TorchBandit
+from benchmarks.rows import Row, faster, main
+from benchmarks.steps import Problem, UsualStep
+from benchmarks.timing import interleaved
+from cfol_fast import data, models
+from cfol_fast.training.config import TrainConfig
+from cfol_fast.training.defaults import complete
+from cfol_fast.training.parts import build
+
+EPS, BATCH = 0.1, 128
+
+
+def trainer_epoch(steps: int | None) -> Callable[[], None]:
+    """The loop of `cfol-fast train cfol`, without validation and checkpoints."""
+    config = TrainConfig(method="cfol", epochs=1, batch_size=BATCH, steps_per_epoch=steps)
+    config.data.name, config.data.holdout = "fashion-mini", "none"
+    parts = build(complete(config))
+
+    def epoch() -> None:
+        for number, (_, x, y) in enumerate(parts.splits.source.feed(parts.queue.draw, parts.steps_per_epoch)):
+            idx, ticket = parts.queue.take()
+            parts.step(number, 0.01, idx, x, y, ticket)
+
+    return epoch
+
+
+class MultinomialBatches(Sampler[list[int]]):
+    """Batches for a DataLoader, each drawn when the loader asks for it."""
+
+    def __init__(self, bandit: TorchBandit, steps: int) -> None:
+        self.bandit, self.steps = bandit, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield self.bandit.draw(BATCH)[0].tolist()
+
+
+class UsualDemo(UsualStep):
+    """The usual step on the demo's problem; the loader brings the batch."""
+
+    def __init__(self, problem: Problem, images: data.ImageSet, memory_format: torch.memory_format) -> None:
+        super().__init__(problem, images.images, images.labels)
+        self.memory_format = memory_format
+        model: nn.Module = models.create(
+            "demo-cnn", 10, image_size=28, in_channels=1, mean=(0.2860,), std=(0.3530,)
+        )
+        self.use(model.to(memory_format=memory_format).train())  # type: ignore[call-overload]
+
+    def one(self, x: Tensor, y: Tensor) -> None:
+        # The p of the draw is gone when a worker's batch arrives; the present one is what such code divides by.
+        p = 0.5 / 10 + 0.5 * torch.softmax(self.bandit.w, 0)
+        self.train(x.contiguous(memory_format=self.memory_format), y, p)
+
+
+def usual_epoch(steps: int, memory_format: torch.memory_format, workers: int) -> Callable[[], None]:
+    images = data.load("fashion-mini").train
+    problem = replace(Problem(network="demo-cnn", batch=BATCH, side=28), eps=EPS, images=len(images))
+    step = UsualDemo(problem, images, memory_format)
+    transform = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+    dataset = pictures.PILImages(images, transform, mode="L")
+    batches = MultinomialBatches(step.bandit, steps)
+
+    def epoch() -> None:
+        for x, y in DataLoader(dataset, batch_sampler=batches, num_workers=workers):
+            step.one(x, y)
+
+    return epoch
+
+
+def measure(tiny: bool) -> list[Row]:
+    peers.require(("torchattacks",), tiny)
+    steps = 2 if tiny else round(len(data.load("fashion-mini").train) / BATCH)
+    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    usual = {
+        f"{workers} workers, {layout}": usual_epoch(steps, formats[layout], workers)
+        for workers in ((0,) if tiny else (0, 1, 2))
+        for layout in formats
+    }
+    race = interleaved(usual, 1, warm_up=0 if tiny else 1)
+    best = min(race, key=lambda name: race[name].best)
+    timings = interleaved({"ours": trainer_epoch(steps), "usual": usual[best]}, 2 if tiny else 5)
+    name = f"one epoch end to end, demo network, {steps * BATCH:,} embedded images"
+    against = "the usual way: PIL `DataLoader`, `torch.multinomial` per batch, torchattacks PGD"
+    return [faster(name, against, timings["ours"], timings["usual"], 2, f"theirs with {best}, its best")]
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,47 @@
+"""Our late-fed FFCV source with lag 1, against FFCV's own loader on an order that is fixed for the epoch.
+
+Both decode the same raw file with the same workers; the batches of both go through the same gather + augment op.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks import images as pictures
+from benchmarks.rows import Row, faster, main
+from benchmarks.timing import THREADS, interleaved
+from cfol_fast import data, ops
+
+AUGMENT = ops.Augment(pad=4, crop=True, flip=True)
+BATCH = 128
+
+
+def measure(tiny: bool) -> list[Row]:
+    return [question(256 if tiny else 8 * 1024, 32, tiny), question(128 if tiny else 1024, 96, tiny)]
+
+
+def question(count: int, side: int, tiny: bool) -> Row:
+    image_set = pictures.random_images(count, side)
+    with pictures.raw_beton(image_set) as path:
+        source = data.FFCVSource(path, lag=1, augment=AUGMENT, workers=THREADS)
+        fixed = pictures.ffcv_loader(path, BATCH, THREADS, augment=False, order="RANDOM")
+        rng, places = ops.new_rng(0), torch.arange(BATCH)
+
+        def late() -> None:
+            parts = iter(torch.randperm(count).split(BATCH))
+            for _ in source.feed(lambda: next(parts), count // BATCH):
+                pass
+
+        def own() -> None:
+            for pixels, labels in fixed:
+                ops.gather_augment(pixels, places, rng, augment=AUGMENT, channels_last=True)
+                labels.long()
+
+        timings = interleaved({"ours": late, "own": own}, 2 if tiny else 15)
+        source.close()
+    name = f"FFCV feed with lag 1, {side}x{side} raw, batch {BATCH}"
+    return faster(name, "FFCV's own loader on a fixed order", timings["ours"], timings["own"], 0.9, per=count)
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,110 @@
+"""The images of the loading questions, and the loaders they are compared with, each in its usual best form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from cfol_fast import data
+from cfol_fast.data import beton
+from cfol_fast.data.ffcv_install import quietly
+
+
+def random_images(count: int, side: int = 32) -> data.ImageSet:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8, generator=generator)
+    return data.ImageSet(pixels, torch.arange(count) % 10, [str(c) for c in range(10)])
+
+
+class PILImages(Dataset[tuple[Any, int]]):
+    """As torchvision's CIFAR10 does it: a PIL image is made of the array and transformed, one at a time."""
+
+    def __init__(self, images: data.ImageSet, transform: Callable[[Any], Any], mode: str = "RGB") -> None:
+        pixels = images.images.numpy()
+        self.pixels: np.ndarray = pixels[..., 0] if mode == "L" else pixels
+        self.labels: list[int] = images.labels.tolist()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(Image.fromarray(self.pixels[index])), self.labels[index]
+
+
+def one_pass(dataset: Dataset[Any], batch: int, workers: int = 0) -> Callable[[], None]:
+    """A pass over all images with torch's loader."""
+
+    def run() -> None:
+        for _ in DataLoader(dataset, batch, shuffle=True, num_workers=workers):
+            pass
+
+    return run
+
+
+@contextmanager
+def raw_beton(images: data.ImageSet) -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "images.beton"
+        beton.write(path, images)
+        yield path
+
+
+def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str = "QUASI_RANDOM") -> Any:
+    """FFCV's own loader: raw images from the page cache; with `augment`, its own flip and crop, and floats in [0, 1]."""
+    with quietly():
+        from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+        from ffcv.loader import Loader, OrderOption
+        from ffcv.transforms import (
+            Convert,
+            RandomHorizontalFlip,
+            RandomTranslate,
+            Squeeze,
+            ToTensor,
+            ToTorchImage,
+        )
+
+        pipeline: list[Any] = [SimpleRGBImageDecoder()]
+        if augment:
+            pipeline += [
+                RandomHorizontalFlip(),
+                RandomTranslate(padding=4),
+                ToTensor(),
+                ToTorchImage(),
+                Convert(torch.float32),
+            ]
+            pipeline += [Scaled()]
+        else:
+            pipeline += [ToTensor()]
+        from ffcv.loader import loader as implementation
+
+        from cfol_fast.data.ffcv_feed import ReadOnlyFile
+
+        # Two loaders of FFCV in one process break numba's tables at its end; ours has the same reader without that.
+        implementation.OSCacheManager = ReadOnlyFile
+        return Loader(
+            str(path),
+            batch_size=batch,
+            num_workers=workers,
+            os_cache=True,
+            order=getattr(OrderOption, order),
+            seed=0,
+            drop_last=True,
+            pipelines={"image": pipeline, "label": [IntDecoder(), ToTensor(), Squeeze()]},
+        )
+
+
+class Scaled(torch.nn.Module):
+    """Pixels to [0, 1]: the last stage of FFCV's pipeline."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(1 / 255)

@@ -1,0 +1,65 @@
+"""The facts that stand beside the numbers: which machine, which versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.timing import THREADS
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchattacks",
+    "foolbox",
+    "adversarial-robustness-toolbox",
+    "cleverhans",
+    "pyautoattack",
+    "ffcv",
+    "numpy",
+    "pillow",
+)
+
+
+def cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.*)$", info.read_text(), re.M) if info.exists() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def machine_name() -> str:
+    """The results file's name: CPU, cores and, where there is one, the GPU."""
+    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "name": machine_name(),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": THREADS,
+        "memory_gib": round(memory, 1),
+        "system": platform.platform(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found

@@ -1,0 +1,58 @@
+"""Peak memory of a step, ours and the bare passes: each in a process of its own, above what that process had after importing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict
+from json import dumps, loads
+from pathlib import Path
+
+import torch
+
+from benchmarks.rows import Row, at_most, main
+from benchmarks.steps import OurStep, Problem, bare_passes
+from benchmarks.timing import THREADS
+
+CONTESTANTS = {"ours": OurStep, "bare": bare_passes}
+
+
+def measure(tiny: bool) -> list[Row]:
+    problem = (
+        Problem("resnet18@0.125", batch=4, images=100, steps=2)
+        if tiny
+        else Problem(batch=128, images=1000, steps=2)
+    )
+    ours, bare = (peak_of(name, problem) for name in CONTESTANTS)
+    note = f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB beyond the imports; ours holds data set and momentum, too"
+    name = f"peak memory of the step, ResNet-18, batch {problem.batch}"
+    return [at_most(name, "the bare passes", ours / bare, 1.1, note)]
+
+
+def peak_of(contestant: str, problem: Problem) -> int:
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", contestant, dumps(asdict(problem))]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def child(contestant: str, problem: Problem) -> None:
+    """Prints the bytes that two steps need at their peak."""
+    torch.set_num_threads(THREADS)
+    torch.rand(64, 64) @ torch.rand(64, 64)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins afresh
+    before = peak()
+    step = CONTESTANTS[contestant](problem)
+    for _ in range(2):
+        step()
+    print(peak() - before)
+
+
+def peak() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+if __name__ == "__main__":
+    if "--child" in sys.argv:
+        child(sys.argv[2], Problem(**loads(sys.argv[3])))
+    else:
+        main(measure)

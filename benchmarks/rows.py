@@ -1,0 +1,129 @@
+"""The rows that answer a question, in the form of benchmarks/results/*.json, and the small command line of each question."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.timing import Timing
+
+AT_LEAST, AT_MOST = ">=", "<="
+
+
+@dataclass(frozen=True)
+class Row:
+    """`ratio` is theirs / ours where more is better (target ">= x"), and ours / theirs where less is (target "<= x").
+
+    Seconds are the minimum of the repetitions; None where the question is not one of time (the note has the numbers).
+    """
+
+    name: str
+    against: str
+    ratio: float
+    target: str | None
+    ours_seconds: float | None
+    theirs_seconds: float | None
+    note: str
+
+    @property
+    def reached(self) -> bool | None:
+        if self.target is None:
+            return None
+        sign, number = self.target.split()
+        return self.ratio >= float(number) if sign == AT_LEAST else self.ratio <= float(number)
+
+
+Measure = Callable[[bool], list[Row]]
+
+
+def faster(
+    name: str,
+    against: str,
+    ours: Timing,
+    theirs: Timing,
+    target: float | None = None,
+    note: str = "",
+    *,
+    cpu: bool = False,
+    per: int = 1,
+) -> Row:
+    """How many times faster ours is, by wall time or by CPU time; the seconds are divided by `per` items."""
+    mine, other = (ours.cpu_best, theirs.cpu_best) if cpu else (ours.best, theirs.best)
+    wall, busy = ours.best / theirs.best, ours.cpu_best / max(theirs.cpu_best, 1e-9)
+    by = f"wall {1 / wall:.2f}x" if cpu else f"CPU {1 / max(busy, 1e-9):.2f}x"
+    facts = f"medians {theirs.median / ours.median:.2f}x, {by}, {len(ours.wall)} repetitions"
+    goal = None if target is None else f"{AT_LEAST} {target:g}"
+    return Row(
+        name, against, other / mine, goal, mine / per, other / per, "; ".join(filter(None, (note, facts)))
+    )
+
+
+def at_most(
+    name: str,
+    against: str,
+    ratio: float,
+    target: float,
+    note: str,
+    ours_seconds: float | None = None,
+    theirs_seconds: float | None = None,
+) -> Row:
+    return Row(name, against, ratio, f"{AT_MOST} {target:g}", ours_seconds, theirs_seconds, note)
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return ""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def ratio(value: float) -> str:
+    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x" if value >= 0.01 else f"{100 * value:.2g} %"
+
+
+def goal(target: str | None) -> str:
+    if target is None:
+        return ""
+    sign, number = target.split()
+    return f"{sign} {ratio(float(number))}"
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table of benchmarks/README.md."""
+    lines = [
+        "| question | against | ratio | target | reached | ours | theirs | note |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        reached = {True: "yes", False: "**no**", None: ""}[row.reached]
+        cells = (row.name, row.against, ratio(row.ratio), goal(row.target), reached)
+        cells += (seconds(row.ours_seconds), seconds(row.theirs_seconds), row.note)
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def show(rows: list[Row]) -> None:
+    for row in rows:
+        reached = {True: "reached", False: "MISSED", None: ""}[row.reached]
+        times = " / ".join(filter(None, (seconds(row.ours_seconds), seconds(row.theirs_seconds))))
+        print(
+            f"{row.name:<46.46} {row.against:<40.40} {ratio(row.ratio):>9} {goal(row.target):>9} {reached:<8}{times}"
+        )
+        print(f"    {row.note}", flush=True)
+
+
+def main(measure: Measure) -> None:
+    """`python -m benchmarks.<question> [--tiny] [--json FILE]`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes, to see that it runs")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    args = parser.parse_args()
+    rows = measure(args.tiny)
+    show(rows)
+    if args.json:
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))

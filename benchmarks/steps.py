@@ -1,0 +1,181 @@
+"""The training steps that are compared: ours, the bare passes any such step must do, and the way it is usually written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import peers
+from benchmarks.bandits import TorchBandit
+from cfol_fast import PGD, data, methods, models
+from cfol_fast.data.registry import paper_augment
+from cfol_fast.training.config import OptimizerConfig
+from cfol_fast.training.parts import new_optimizer
+from cfol_fast.training.step import DrawQueue, TrainingStep
+
+MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is trained: CIFAR's shape by default, on random images, which take the same time as real ones."""
+
+    network: str = "resnet18"
+    batch: int = 64
+    classes: int = 10
+    images: int = 5000
+    side: int = 32
+    eps: float = 8 / 255
+    steps: int = 7
+    device: str = "cpu"
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return models.create(self.network, self.classes, image_size=self.side, mean=MEAN, std=STD).to(
+            self.device
+        )
+
+    def image_set(self) -> data.ImageSet:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(
+            0, 256, (self.images, self.side, self.side, 3), dtype=torch.uint8, generator=generator
+        )
+        return data.ImageSet(
+            images, torch.arange(self.images) % self.classes, [str(c) for c in range(self.classes)]
+        )
+
+    def batch_of(self, memory_format: torch.memory_format = torch.contiguous_format) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(1)
+        x = torch.rand(self.batch, 3, self.side, self.side).contiguous(memory_format=memory_format)
+        return x.to(self.device), (torch.arange(self.batch) % self.classes).to(self.device)
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+
+
+class OurStep:
+    """A whole step of the trainer: draw, gather + augment, attack, objective, optimiser, feedback, tally."""
+
+    def __init__(self, problem: Problem, method: str = "cfol", compile: bool = False) -> None:
+        device = torch.device(problem.device)
+        model = problem.model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        chosen, k = methods.get(method), problem.classes
+        images = problem.image_set()
+        self.source = data.ResidentSource(images, augment=paper_augment(problem.side), device=device)
+        self.sampler = chosen.sampler(images.labels, k, chosen.params(None, "cifar10"), 0, device, None, 1000)
+        attack = PGD(model, eps=problem.eps, step=problem.eps / 4, steps=problem.steps)
+        objective = chosen.objective(chosen.params(None, "cifar10"), k)
+        self.step = TrainingStep(
+            model,
+            attack,
+            objective,
+            new_optimizer(model, OptimizerConfig(), device),
+            self.sampler,
+            k,
+            device,
+            compile=compile,
+        )
+        self.queue = DrawQueue(self.sampler, problem.batch)
+        self.batches = self.source.feed(self.queue.draw, 10**9)
+        self.number = 0
+
+    def __call__(self) -> None:
+        _, x, y = next(self.batches)
+        idx, ticket = self.queue.take()
+        self.step(self.number, 0.01, idx, x, y, ticket)
+        self.number += 1
+
+
+def bare_passes(problem: Problem) -> Callable[[], None]:
+    """7 x (forward + input backward) + 1 x (forward + backward): eager, contiguous, on a batch that is there already."""
+    model = problem.model()
+    x, y = problem.batch_of()
+
+    def passes() -> None:
+        model.eval()
+        for _ in range(problem.steps):
+            leaf = x.detach().requires_grad_()
+            torch.autograd.grad(F.cross_entropy(model(leaf), y), leaf)
+        model.train()
+        model.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x), y).backward()
+
+    return passes
+
+
+class UsualStep:
+    """CFOL-AT as it is usually put together: torch.multinomial for the draw, torchattacks for the attack, eager torch otherwise.
+
+    `images`: float (N, C, H, W), of which the batch is taken by indexing; a loader's work is not part of this step.
+    """
+
+    def __init__(self, problem: Problem, images: Tensor | None = None, labels: Tensor | None = None) -> None:
+        self.problem = problem
+        if images is None or labels is None:
+            made = problem.image_set()
+            images, labels = made.images.permute(0, 3, 1, 2).float() / 255, made.labels
+        self.images, self.labels = images.to(problem.device), labels.to(problem.device)
+        self.bandit = TorchBandit(labels, problem.classes, problem.device)
+        self.use(problem.model().train())
+
+    def use(self, model: nn.Module) -> None:
+        self.model, self.optimizer, problem = model, sgd(model), self.problem
+        make = peers.torchattacks_pgd if peers.installed("torchattacks") else in_eval_mode
+        self.attack = make(model, problem.eps, problem.eps / 4, problem.steps)
+
+    def __call__(self) -> None:
+        idx, p = self.bandit.draw(self.problem.batch)
+        x, y = flip_and_crop(self.images[idx]), self.labels[idx]
+        self.train(x, y, p)
+
+    def train(self, x: Tensor, y: Tensor, p: Tensor) -> None:
+        x_adv = self.attack(x, y)
+        assert isinstance(x_adv, Tensor)
+        self.model.train()
+        logits = self.model(x_adv)
+        loss = F.cross_entropy(logits, y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.bandit.update(y, (logits.detach().argmax(1) != y).float(), p)
+
+
+def in_eval_mode(model: nn.Module, eps: float, step: float, steps: int) -> peers.Attack:
+    """torchattacks' loop where torchattacks is not installed (the smoke test)."""
+    attack = peers.plain_pgd(model, eps, step, steps)
+
+    def run(x: Tensor, y: Tensor) -> object:
+        model.eval()
+        adv = attack(x, y)
+        model.train()
+        return adv
+
+    return run
+
+
+def flip_and_crop(x: Tensor, pad: int = 4) -> Tensor:
+    """x: (B, C, H, W) -> the same, each image mirrored or not and cropped after padding, through `unfold`."""
+    batch, _, height, width = x.shape
+    windows = F.pad(x, (pad,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    each = torch.arange(batch, device=x.device)
+    top, left = torch.randint(0, 2 * pad + 1, (2, batch), device=x.device)
+    x = windows[each, :, top, left]
+    return torch.where((torch.rand(batch, 1, 1, 1, device=x.device) < 0.5), x.flip(3), x)
+
+
+def bandit_only(step: OurStep, batch: int) -> Callable[[], None]:
+    """The sampler's part of a step: the draw and the feedback."""
+    sampler, labels = step.sampler, step.source.labels
+    wrong = (torch.arange(batch, device=labels.device) % 2).float()
+    y = labels[:batch]
+
+    def draw_and_observe() -> None:
+        idx = sampler.draw(batch)
+        sampler.observe(idx, y, wrong, sampler.ticket())
+
+    return draw_and_observe

@@ -1,0 +1,86 @@
+"""Every question runs on a tiny size and answers in the form of the results files. How fast anything is, is not tested here."""
+
+import importlib
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from benchmarks.__main__ import QUESTIONS, document, kept
+from benchmarks.rows import Row, at_most, faster, markdown
+from benchmarks.timing import Timing, interleaved
+
+FORM = ["name", "against", "ratio", "target", "ours_seconds", "theirs_seconds", "note"]
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Benchmarks set torch's threads; the other tests keep theirs."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("benchmarks.timing.THREADS", 1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check_form(text: str) -> None:
+    answer = json.loads(text)
+    assert list(answer) == ["machine", "versions", "questions"]
+    assert answer["versions"]["torch"] is not None
+    for row in answer["questions"]:
+        assert list(row) == FORM
+        assert math.isfinite(row["ratio"])
+        assert row["ratio"] > 0 or "costs over ERM" in row["name"]  # a difference of two small times
+        assert row["target"] is None or row["target"].split()[0] in (">=", "<=")
+        assert all(row[key] is None or row[key] > 0 for key in ("ours_seconds", "theirs_seconds"))
+        assert row["name"]
+        assert row["against"]
+        assert row["note"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_runs_and_its_json_has_the_form(question):
+    rows = importlib.import_module(f"benchmarks.{question}").measure(True)
+    assert rows or (question == "gpu" and not torch.cuda.is_available())
+    check_form(json.dumps(document(rows), allow_nan=False))
+    assert len(markdown(rows).splitlines()) == len(rows) + 2
+
+
+def test_contestants_take_turns_and_each_repetition_begins_with_another():
+    order = []
+    interleaved({name: (lambda name=name: order.append(name)) for name in "abc"}, 3, warm_up=0)
+    assert "".join(order) == "abcbcacab"
+
+
+def test_warm_up_is_not_timed():
+    calls = []
+    timings = interleaved({"a": lambda: calls.append(1)}, 2, warm_up=3)
+    assert len(calls) == 5
+    assert len(timings["a"].wall) == len(timings["a"].cpu) == 2
+
+
+def test_faster_takes_the_minimum_and_says_the_median():
+    row = faster(
+        "q", "them", Timing([2.0, 1.0, 9.0], [1.0] * 3), Timing([3.0, 4.0, 8.0], [1.0] * 3), 2.5, per=10
+    )
+    assert (row.ratio, row.ours_seconds, row.theirs_seconds) == (3.0, 0.1, 0.3)
+    assert row.target == ">= 2.5"
+    assert row.reached is True
+    assert "medians 2.00x" in row.note
+
+
+def test_a_target_from_above_is_missed_by_more():
+    assert at_most("q", "them", 1.2, 1.1, "note").reached is False
+    assert at_most("q", "them", 1.0, 1.1, "note").reached is True
+
+
+def test_asking_one_question_again_replaces_its_rows_and_no_others(tmp_path):
+    old = [
+        Row("a", "x", 1.0, None, 1.0, 1.0, "n"),
+        Row("b", "y (the fastest peer)", 1.0, None, 1.0, 1.0, "n"),
+    ]
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"questions": [asdict(row) for row in old]}))
+    new = Row("b", "y", 2.0, None, 1.0, 1.0, "n")
+    assert kept(path, ["pgd"], {"pgd": [new]}) == [old[0], new]
