@@ -147,6 +147,24 @@ def test_a_value_that_is_read_again_is_not_overwritten() -> None:
     check_same(Overwriting(), torch.rand(4, 3, 8, 8))
 
 
+class Branches(nn.Module):
+    """Two ReLUs that get one and the same gradient tensor, and a sum that is read besides its ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 10, 3), nn.Conv2d(3, 10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = F.relu(self.left(x)) + F.relu(self.right(x))
+        shifted = total - 0.5 + self.left(x)
+        return (torch.relu(shifted) + shifted).mean((2, 3))
+
+
+def test_branches_that_share_a_gradient_do_not_disturb_each_other() -> None:
+    torch.manual_seed(0)
+    check_same(Branches(), torch.rand(4, 3, 8, 8))
+
+
 class Options(nn.Module):
     def __init__(self) -> None:
         super().__init__()
