@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: pytest runs one worker a core
@@ -20,11 +21,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
+    gpu, ffcv = torch.cuda.is_available(), importlib.util.find_spec("ffcv") is not None
     for item in items:
-        if item.get_closest_marker("gpu"):
+        group = item.get_closest_marker("xdist_group")
+        if not gpu and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        elif not ffcv and group and group.args == ("ffcv",):
+            item.add_marker(pytest.mark.skip(reason="needs FFCV: `make test` says which packages that takes"))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -11,6 +11,8 @@ from cfol_fast.training.signals import Stopped
 from tests.training import tiny
 from tests.training.tiny import stop_after
 
+pytestmark = pytest.mark.xdist_group("ffcv")
+
 
 @pytest.fixture
 def file(few_images, tmp_path):
