@@ -1,7 +1,7 @@
 // Exp3 over the classes: the distribution p = gamma * base + (1 - gamma) * softmax(w), draws from it, and the update of w.
 //
-// The integer weights of the classes decide a draw, and their sums are exact: e = floor(2^40 exp(w - max w)) for the softmax,
-// c = floor(2^52 p) for the draw. A class of probability 0 has weight 0 and can never be drawn.
+// The integer weights of the classes decide a draw, and their sums are exact: e = floor(2^40 exp(w - max w)) for the
+// softmax, c = floor(2^52 p) for the draw. A class of probability 0 has weight 0 and can never be drawn.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,7 @@ CFOL_HD int64_t softmax_units(double w, double largest) {
 CFOL_HD double mixed(double base, double q, double gamma) { return gamma * base + (1.0 - gamma) * q; }
 
 // The clamp holds bad input in range; p of a distribution is inside.
-CFOL_HD int64_t cdf_units(double p) {
-  return static_cast<int64_t>((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale);
-}
+CFOL_HD int64_t cdf_units(double p) { return static_cast<int64_t>((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale); }
 
 // The first class whose cdf exceeds t.
 CFOL_HD int64_t find_class(const int64_t* cdf, int64_t k, int64_t t) {
@@ -76,8 +74,8 @@ void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const 
 namespace cuda {
 const char* exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q,
                               int64_t* cdf, void* stream);
-const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y,
-                      void* stream);
+const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx,
+                      int64_t* y, void* stream);
 const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                         int64_t* sums, int32_t* fault, void* stream);
 }  // namespace cuda

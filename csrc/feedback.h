@@ -43,7 +43,8 @@ inline Tensor new_vector(const Tensor& like, ScalarType type, int64_t length) {
   return torch::stable::new_empty(like, {length}, type);
 }
 
-// Scratch memory of one call: of torch's allocator on a GPU (it belongs to the stream), plain on the CPU, where that is faster.
+// Scratch memory of one call: of torch's allocator on a GPU (it belongs to the stream), plain on the CPU, where that is
+// faster.
 template <class Device, class T>
 class Workspace {
  public:

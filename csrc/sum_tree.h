@@ -1,9 +1,9 @@
-// Exp3 over the N examples (FOL): a tree of integer sums, sixteen children a node, from which an example is drawn in proportion
-// to exp(w), and whose sums follow a change of w in O(log N).
+// Exp3 over the N examples (FOL): a tree of integer sums, sixteen children a node, from which an example is drawn in
+// proportion to exp(w), and whose sums follow a change of w in O(log N).
 //
-// Everything that is added up is an integer, so the order of additions cannot matter and duplicates in a batch all count. The
-// weights w are kept in units of 2^-36 and at most kRebuildAt above 0; when one would exceed that, all are shifted so that the
-// largest is 0 and the tree is summed afresh. The softmax does not change, and no number can overflow, ever.
+// Everything that is added up is an integer, so the order of additions cannot matter and duplicates in a batch all count.
+// The weights w are kept in units of 2^-36 and at most kRebuildAt above 0; when one would exceed that, all are shifted so
+// that the largest is 0 and the tree is summed afresh. The softmax does not change, and no number can overflow, ever.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ constexpr int kMaxLevels = 8;
 constexpr int64_t kMaxLeaves = int64_t{1} << 31;
 constexpr int64_t kMaxTreeBatch = int64_t{1} << 20;
 constexpr double kWeightUnit = 0x1p-36;
-constexpr int64_t kRebuildAt = int64_t{11} << 35;      // 5.5: a leaf stays below 2^8 times its value at w = 0
-constexpr int64_t kLargestGain = int64_t{64} << 36;    // of one example: 2^20 of them in a batch stay below 2^63
+constexpr int64_t kRebuildAt = int64_t{11} << 35;    // 5.5: a leaf stays below 2^8 times its value at w = 0
+constexpr int64_t kLargestGain = int64_t{64} << 36;  // of one example: 2^20 of them in a batch stay below 2^63
 constexpr int64_t kSmallestWeight = -(int64_t{1} << 58);
 
 // Where the levels lie in one array: level 0 the leaves, level `levels` the root, each padded with zeros to whole nodes.
@@ -69,8 +69,8 @@ CFOL_HD int64_t tree_gain(float loss, double p, double eta) {
   return units < static_cast<double>(kLargestGain) ? static_cast<int64_t>(units) : kLargestGain;
 }
 
-// One step down from the node whose first child is at `children`: the child in which t falls, t made relative to it. No branch:
-// the sixteen comparisons of several draws overlap.
+// One step down from the node whose first child is at `children`: the child in which t falls, t made relative to it. No
+// branch: the sixteen comparisons of several draws overlap.
 CFOL_HD int64_t find_child(const int64_t* children, int64_t* t) {
   int64_t sum = 0, before = 0, child = 0;
   for (int64_t j = 0; j < kFanOut - 1; ++j) {

@@ -1,4 +1,5 @@
-// Per-class counts and error sums, accumulated where the batch lies: tally[y] = (examples seen, sum of losses in units of 2^-30).
+// Per-class counts and error sums, accumulated where the batch lies: tally[y] = (examples seen, sum of losses in units of
+// 2^-30).
 #pragma once
 
 #include <cstdint>

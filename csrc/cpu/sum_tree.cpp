@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kDrawGrain = 1024;  // draws a thread takes at least
 constexpr int64_t kChunk = 32;        // draws that go down the tree together, so that their cache misses overlap
-constexpr int64_t kLeafGrain = 1 << 13;
+constexpr int64_t kLeafGrain = 1 << 12;
 
 CFOL_SIMD void fill_leaves(int64_t* leaves, int64_t* w, int64_t shift, int64_t n, int leaf_bits) {
   for (int64_t i = 0; i < n; ++i) {
@@ -29,7 +29,7 @@ void rebuild(int64_t* tree, int64_t* w, int64_t shift, const TreeLayout& layout)
     fill_leaves(tree + begin, w + begin, shift, end - begin, layout.leaf_bits);
   });
   for (int level = 1; level <= layout.levels; ++level) {
-    const int64_t *children = tree + layout.offset[level - 1];
+    const int64_t* children = tree + layout.offset[level - 1];
     int64_t* nodes = tree + layout.offset[level];
     parallel_for((layout.offset[level] - layout.offset[level - 1]) / kFanOut, kLeafGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -40,11 +40,11 @@ __device__ int64_t block_prefix_sum(int64_t value, int64_t* shared) {
   return value;
 }
 
-// One block: a scan over at most 10,000 classes, and waiting for other blocks would cost more than it gains. A thread meets the
-// same classes in every pass, so it may leave the softmax's weights in cdf.
+// One block: a scan over at most 10,000 classes, and waiting for other blocks would cost more than it gains. A thread meets
+// the same classes in every pass, so it may leave the softmax's weights in cdf.
 __global__ void __launch_bounds__(kThreads)
-distribution_kernel(const double* __restrict__ w, const double* __restrict__ base, int64_t k, double gamma,
-                    double* __restrict__ p, double* __restrict__ q, int64_t* __restrict__ cdf) {
+    distribution_kernel(const double* __restrict__ w, const double* __restrict__ base, int64_t k, double gamma,
+                        double* __restrict__ p, double* __restrict__ q, int64_t* __restrict__ cdf) {
   __shared__ double shared_double[kWarps];
   __shared__ int64_t shared_int[kWarps];
   __shared__ int64_t tile_end;
@@ -71,8 +71,8 @@ distribution_kernel(const double* __restrict__ w, const double* __restrict__ bas
 }
 
 __global__ void __launch_bounds__(kThreads)
-draw_kernel(const int64_t* __restrict__ cdf, int64_t k, ClassMembers classes, const RngState* __restrict__ rng, int64_t n,
-            int64_t* __restrict__ idx, int64_t* __restrict__ y) {
+    draw_kernel(const int64_t* __restrict__ cdf, int64_t k, ClassMembers classes, const RngState* __restrict__ rng,
+                int64_t n, int64_t* __restrict__ idx, int64_t* __restrict__ y) {
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
     const ClassDraw draw = draw_example(cdf, k, classes, *rng, i);
     idx[i] = draw.index;
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) clear_kernel(int64_t* __restrict__ s
 }
 
 __global__ void __launch_bounds__(kThreads)
-collect_kernel(const double* __restrict__ p, int64_t k, const int64_t* __restrict__ y, const float* __restrict__ loss,
-               int64_t n, int64_t* __restrict__ sums, int32_t* fault) {
+    collect_kernel(const double* __restrict__ p, int64_t k, const int64_t* __restrict__ y, const float* __restrict__ loss,
+                   int64_t n, int64_t* __restrict__ sums, int32_t* fault) {
   int32_t flags = 0;
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
     if (!loss_is_valid(loss[i])) flags |= kFaultLoss;
@@ -101,8 +101,8 @@ collect_kernel(const double* __restrict__ p, int64_t k, const int64_t* __restric
 }
 
 // One block, because all classes must have gained before the largest is known.
-__global__ void __launch_bounds__(kThreads)
-gain_kernel(double* __restrict__ w, const double* __restrict__ p, const int64_t* __restrict__ sums, int64_t k, double eta) {
+__global__ void __launch_bounds__(kThreads) gain_kernel(double* __restrict__ w, const double* __restrict__ p,
+                                                        const int64_t* __restrict__ sums, int64_t k, double eta) {
   __shared__ double shared[kWarps];
   for (int64_t i = threadIdx.x; i < k; i += kThreads)
     if (sums[i] != 0) w[i] += gain(sums[i], eta, p[i]);
@@ -118,8 +118,8 @@ const char* exp3_distribution(const double* w, const double* base, int64_t k, do
   return launch(distribution_kernel, 1, kThreads, stream, w, base, k, gamma, p, q, cdf);
 }
 
-const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y,
-                      void* stream) {
+const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx,
+                      int64_t* y, void* stream) {
   if (n > 0) {
     const char* error = launch(draw_kernel, blocks_for(n), kThreads, stream, cdf, k, classes, rng, n, idx, y);
     if (error != nullptr) return error;
@@ -130,7 +130,8 @@ const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngSt
 const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                         int64_t* sums, int32_t* fault, void* stream) {
   const char* error = launch(clear_kernel, blocks_for(k), kThreads, stream, sums, k);
-  if (error == nullptr && n > 0) error = launch(collect_kernel, blocks_for(n), kThreads, stream, p, k, y, loss, n, sums, fault);
+  if (error == nullptr && n > 0)
+    error = launch(collect_kernel, blocks_for(n), kThreads, stream, p, k, y, loss, n, sums, fault);
   if (error == nullptr) error = launch(gain_kernel, 1, kThreads, stream, w, p, sums, k, eta);
   return error;
 }

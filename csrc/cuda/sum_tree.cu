@@ -20,8 +20,8 @@ __device__ int64_t above_nodes(const TreeLayout& layout) {  // where the nodes b
 }
 
 __global__ void __launch_bounds__(kThreads)
-draw_kernel(const int64_t* __restrict__ tree, TreeLayout layout, double gamma, const RngState* __restrict__ rng, int64_t n,
-            int64_t* __restrict__ idx, double* __restrict__ p) {
+    draw_kernel(const int64_t* __restrict__ tree, TreeLayout layout, double gamma, const RngState* __restrict__ rng,
+                int64_t n, int64_t* __restrict__ idx, double* __restrict__ p) {
   const int64_t total = tree[layout.root()];
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
     TreeDraw draw = start_draw(*rng, i, gamma, layout.leaves, total);
@@ -36,8 +36,8 @@ draw_kernel(const int64_t* __restrict__ tree, TreeLayout layout, double gamma, c
 // The kernels of an update follow each other; what the next one must know stands in meta, so that nothing is read back.
 // 1. All gains are added. The first thread takes back the previous update's shift, which no other kernel reads meanwhile.
 __global__ void __launch_bounds__(kThreads)
-gain_kernel(int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves, const int64_t* __restrict__ idx,
-            const float* __restrict__ loss, const double* __restrict__ p, int64_t n, double eta, int32_t* fault) {
+    gain_kernel(int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves, const int64_t* __restrict__ idx,
+                const float* __restrict__ loss, const double* __restrict__ p, int64_t n, double eta, int32_t* fault) {
   if (first_element() == 0) meta->shift = 0;
   int32_t flags = 0;
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
@@ -53,18 +53,17 @@ gain_kernel(int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves
 }
 
 // 2. Has a weight grown too large? Only those of this batch can have.
-__global__ void __launch_bounds__(kThreads)
-shift_kernel(const int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves, const int64_t* __restrict__ idx,
-             int64_t n) {
+__global__ void __launch_bounds__(kThreads) shift_kernel(const int64_t* __restrict__ w, TreeMeta* __restrict__ meta,
+                                                         int64_t leaves, const int64_t* __restrict__ idx, int64_t n) {
   for (int64_t i = first_element(); i < n; i += grid_stride())
     if (idx[i] >= 0 && idx[i] < leaves && w[idx[i]] > kRebuildAt) raise_to64(&meta->shift, w[idx[i]]);
 }
 
-// 3. If not, the batch's leaves change, and the nodes above them: the exchange lets one of several duplicates do it. If so, the
-// nodes that step 4 adds to are cleared.
+// 3. If not, the batch's leaves change, and the nodes above them: the exchange lets one of several duplicates do it. If so,
+// the nodes that step 4 adds to are cleared.
 __global__ void __launch_bounds__(kThreads)
-refresh_kernel(int64_t* __restrict__ tree, const int64_t* __restrict__ w, const TreeMeta* __restrict__ meta, TreeLayout layout,
-               const int64_t* __restrict__ idx, int64_t n) {
+    refresh_kernel(int64_t* __restrict__ tree, const int64_t* __restrict__ w, const TreeMeta* __restrict__ meta,
+                   TreeLayout layout, const int64_t* __restrict__ idx, int64_t n) {
   if (meta->shift != 0) return clear_from(tree, above_nodes(layout), layout.size());
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
     const int64_t leaf = idx[i];
@@ -76,9 +75,8 @@ refresh_kernel(int64_t* __restrict__ tree, const int64_t* __restrict__ w, const 
 }
 
 // 4. All weights shifted, all leaves and sums new; a thread takes the leaves of one node. Always launched, mostly idle.
-__global__ void __launch_bounds__(kThreads)
-rebuild_kernel(int64_t* __restrict__ tree, int64_t* __restrict__ w, TreeMeta* __restrict__ meta, TreeLayout layout,
-               bool build) {
+__global__ void __launch_bounds__(kThreads) rebuild_kernel(int64_t* __restrict__ tree, int64_t* __restrict__ w,
+                                                           TreeMeta* __restrict__ meta, TreeLayout layout, bool build) {
   const int64_t shift = meta->shift;
   if (shift == 0 && !build) return;
   if (first_element() == 0 && !build) meta->rebuilds += 1;
@@ -96,13 +94,13 @@ rebuild_kernel(int64_t* __restrict__ tree, int64_t* __restrict__ w, TreeMeta* __
 }
 
 __global__ void __launch_bounds__(kThreads)
-clear_kernel(int64_t* __restrict__ tree, TreeMeta* __restrict__ meta, TreeLayout layout) {
+    clear_kernel(int64_t* __restrict__ tree, TreeMeta* __restrict__ meta, TreeLayout layout) {
   clear_from(tree, 0, layout.size());
   if (first_element() == 0) *meta = {INT64_MIN, 0};
 }
 
 __global__ void __launch_bounds__(kThreads)
-largest_kernel(const int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves) {
+    largest_kernel(const int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves) {
   int64_t largest = INT64_MIN;
   for (int64_t i = first_element(); i < leaves; i += grid_stride()) largest = w[i] > largest ? w[i] : largest;
   for (int offset = 16; offset > 0; offset >>= 1) {
@@ -136,8 +134,7 @@ const char* sum_tree_draw(const int64_t* tree, TreeLayout layout, double gamma, 
 const char* sum_tree_update(int64_t* tree, int64_t* w, TreeMeta* meta, TreeLayout layout, const int64_t* idx,
                             const float* loss, const double* p, int64_t n, double eta, int32_t* fault, void* stream) {
   const int64_t blocks = blocks_for(n);
-  const char* error =
-      launch(gain_kernel, blocks, kThreads, stream, w, meta, layout.leaves, idx, loss, p, n, eta, fault);
+  const char* error = launch(gain_kernel, blocks, kThreads, stream, w, meta, layout.leaves, idx, loss, p, n, eta, fault);
   if (error == nullptr) error = launch(shift_kernel, blocks, kThreads, stream, w, meta, layout.leaves, idx, n);
   if (error == nullptr) error = launch(refresh_kernel, blocks, kThreads, stream, tree, w, meta, layout, idx, n);
   if (error == nullptr)

@@ -7,8 +7,8 @@ namespace cfol::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
-class_tally_kernel(int64_t* __restrict__ tally, int64_t k, const int64_t* __restrict__ y, const float* __restrict__ loss,
-                   int64_t n, int32_t* fault) {
+    class_tally_kernel(int64_t* __restrict__ tally, int64_t k, const int64_t* __restrict__ y, const float* __restrict__ loss,
+                       int64_t n, int32_t* fault) {
   int32_t flags = 0;
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
     if (!loss_is_valid(loss[i])) flags |= kFaultLoss;
