@@ -25,7 +25,16 @@ ROOT = Path(__file__).parent
 STABLE_ABI = "0x020d000000000000"  # torch >= 2.13
 DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
-CXX_FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+CXX_FLAGS = [
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
 CXX_FLAGS += ["-fno-trapping-math"]  # no value changes; comparisons of floats may be vectorised
 NVCC_FLAGS = [
     "-std=c++17",

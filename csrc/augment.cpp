@@ -11,8 +11,8 @@ namespace {
 ImageStore store_of(const Tensor& images, const std::optional<Tensor>& table, int64_t channels) {
   check_dtype(images, ScalarType::Byte, "images");
   if (!images.is_contiguous()) value_error("images must be contiguous");
-  ImageStore store = {images.const_data_ptr<uint8_t>(), images.numel(), nullptr, images.dim() > 0 ? images.size(0) : 0,
-                      channels, 0, 0};
+  ImageStore store = {
+      images.const_data_ptr<uint8_t>(), images.numel(), nullptr, images.dim() > 0 ? images.size(0) : 0, channels, 0, 0};
   if (table.has_value()) {
     if (images.dim() != 1) value_error("images must have shape (bytes,) with a table, got ", shape_text(images));
     check_dtype(*table, ScalarType::Long, "table");
@@ -44,7 +44,12 @@ AugmentRanges ranges_of(int64_t pad, bool crop, bool flip, double brightness, do
   check_range(contrast, "contrast", 1000);
   check_range(saturation, "saturation", 1000);
   check_range(degrees, "degrees", 180);
-  return {pad, crop, flip, static_cast<float>(brightness), static_cast<float>(contrast), static_cast<float>(saturation),
+  return {pad,
+          crop,
+          flip,
+          static_cast<float>(brightness),
+          static_cast<float>(contrast),
+          static_cast<float>(saturation),
           static_cast<float>(degrees)};
 }
 

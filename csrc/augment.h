@@ -13,7 +13,8 @@ namespace cfol {
 
 // ---- what goes in and out -----------------------------------------------------------------------------------------------
 
-// All images, uint8, rows of interleaved channels: of one size, or of different sizes with a table of (offset, height, width).
+// All images, uint8, rows of interleaved channels: of one size, or of different sizes with a table of (offset, height,
+// width).
 struct ImageStore {
   const uint8_t* bytes;
   int64_t size;          // bytes
@@ -196,14 +197,15 @@ struct Colour {
   float red, green, blue;
 };
 
-// byte / 255, correctly rounded, without a division: 1/255 is 257/65536, whose product with a byte is exact, and a small rest.
+// byte / 255, correctly rounded, without a division: 1/255 is 257/65536, whose product with a byte is exact, and a small
+// rest.
 CFOL_HD float scaled(uint32_t byte) {
   const float value = static_cast<float>(static_cast<int32_t>(byte));
   return value * (257.0f / 65536.0f) + value * static_cast<float>(1.0 / 255.0 / 65536.0);
 }
 
-// Clamps to [0, 1] as integers: floats from 0 up are ordered like their bits, and compilers vectorise no float comparison that
-// might trap.
+// Clamps to [0, 1] as integers: floats from 0 up are ordered like their bits, and compilers vectorise no float comparison
+// that might trap.
 CFOL_HD float to_unit(float v) {
   int32_t bits;
   memcpy(&bits, &v, sizeof bits);
@@ -235,8 +237,8 @@ CFOL_HD Colour jittered(Colour c, const Jitter& jitter) {
   return c;
 }
 
-// The mean grey value is summed in integers, so that the order cannot matter: bytes above the limit reach 1 when brightened and
-// are counted, the others are summed; the grey weights are whole numbers of 1/10000.
+// The mean grey value is summed in integers, so that the order cannot matter: bytes above the limit reach 1 when brightened
+// and are counted, the others are summed; the grey weights are whole numbers of 1/10000.
 struct GreySum {
   int64_t bytes, clipped;
 };
@@ -263,8 +265,8 @@ CFOL_HD int32_t nearest(float v) {
   return bits - 0x4B400000;
 }
 
-// The place in the window that output pixel (x, y) shows, -1 for none. Fused where torch's kernels fuse, so that pixels half-way
-// between two others fall to the same side as there.
+// The place in the window that output pixel (x, y) shows, -1 for none. Fused where torch's kernels fuse, so that pixels
+// half-way between two others fall to the same side as there.
 CFOL_HD int32_t rotated(const Rotation& r, int32_t x, int32_t y, int32_t height, int32_t width) {
   const float half_width = 0.5f * static_cast<float>(width), half_height = 0.5f * static_cast<float>(height);
   const float dx = static_cast<float>(x) + (0.5f - half_width), dy = static_cast<float>(y) + (0.5f - half_height);

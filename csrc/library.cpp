@@ -1,5 +1,5 @@
-// The schemas of all ops, in one place; each op's own file registers its kernels. An importable module without content, so that
-// `import cfol_fast._ops` loads the library.
+// The schemas of all ops, in one place; each op's own file registers its kernels. An importable module without content, so
+// that `import cfol_fast._ops` loads the library.
 #include <torch/csrc/stable/library.h>
 
 #define Py_LIMITED_API 0x030A0000

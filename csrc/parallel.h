@@ -1,4 +1,5 @@
-// The CPU kernels' loop: torch's thread pool in the extension, two plain threads in the small programs that the sanitizers run.
+// The CPU kernels' loop: torch's thread pool in the extension, two plain threads in the small programs that the sanitizers
+// run.
 #pragma once
 
 #include <cstdint>

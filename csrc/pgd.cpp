@@ -74,8 +74,8 @@ void pgd_step(Tensor adv, const Tensor& x, const Tensor& grad, double step, doub
   const PerExample size = per_example<Device>(step, step_each, x, "step");
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
   const Device device(x);
-  CFOL_RUN(Device, device, pgd_step, adv.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
-           grad.const_data_ptr<float>(), layout, size, radius, l2, fault_data(fault));
+  CFOL_RUN(Device, device, pgd_step, adv.mutable_data_ptr<float>(), x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
+           layout, size, radius, l2, fault_data(fault));
 }
 
 }  // namespace

@@ -84,8 +84,8 @@ void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout,
 }  // namespace cpu
 
 namespace cuda {
-const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2,
-                      int32_t* fault, void* stream);
+const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault,
+                      void* stream);
 const char* pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout, PerExample step, PerExample eps,
                      bool l2, int32_t* fault, void* stream);
 }  // namespace cuda

@@ -1,5 +1,6 @@
-// Counter-based randomness: Philox4x32-10 (Salmon et al., 2011). A number depends on (seed, stream, step, slot) alone, never on
-// how many threads, blocks or ranks draw, so that the CPU and a GPU see the same numbers and a run can be resumed exactly.
+// Counter-based randomness: Philox4x32-10 (Salmon et al., 2011). A number depends on (seed, stream, step, slot) alone, never
+// on how many threads, blocks or ranks draw, so that the CPU and a GPU see the same numbers and a run can be resumed
+// exactly.
 #pragma once
 
 #include <cstdint>

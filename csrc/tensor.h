@@ -39,8 +39,8 @@ template <class... Parts>
 }
 
 // ---- the device an op runs on -------------------------------------------------------------------------------------------
-// An op is one function template over the device: the checks and allocations are the same, the kernels have the same names in
-// the namespaces cpu and cuda.
+// An op is one function template over the device: the checks and allocations are the same, the kernels have the same names
+// in the namespaces cpu and cuda.
 struct Cpu {
   static constexpr bool kCuda = false;
   explicit Cpu(const Tensor&) {}
@@ -70,12 +70,12 @@ inline void check_launch(const char* error) {
 #if defined(CFOL_EMULATED)
 #define CFOL_RUN(Device, device, kernel, ...) ::cfol::check_launch(cuda::kernel(__VA_ARGS__, (device).stream))
 #elif defined(CFOL_WITH_CUDA)
-#define CFOL_RUN(Device, device, kernel, ...)                         \
-  do {                                                                \
-    if constexpr (Device::kCuda)                                      \
+#define CFOL_RUN(Device, device, kernel, ...)                           \
+  do {                                                                  \
+    if constexpr (Device::kCuda)                                        \
       ::cfol::check_launch(cuda::kernel(__VA_ARGS__, (device).stream)); \
-    else                                                              \
-      cpu::kernel(__VA_ARGS__);                                       \
+    else                                                                \
+      cpu::kernel(__VA_ARGS__);                                         \
   } while (false)
 #else
 #define CFOL_RUN(Device, device, kernel, ...) ((void)(device), cpu::kernel(__VA_ARGS__))
@@ -87,8 +87,8 @@ inline void check_launch(const char* error) {
 #define CFOL_REGISTER(op) \
   STABLE_TORCH_LIBRARY_IMPL(cfol_fast_emulated, CPU, m) { m.impl(#op, TORCH_BOX(&op<::cfol::Cuda>)); }
 #elif defined(CFOL_WITH_CUDA)
-#define CFOL_REGISTER(op)                                                                             \
-  STABLE_TORCH_LIBRARY_IMPL(cfol_fast, CPU, m) { m.impl(#op, TORCH_BOX(&op<::cfol::Cpu>)); }   \
+#define CFOL_REGISTER(op)                                                                    \
+  STABLE_TORCH_LIBRARY_IMPL(cfol_fast, CPU, m) { m.impl(#op, TORCH_BOX(&op<::cfol::Cpu>)); } \
   STABLE_TORCH_LIBRARY_IMPL(cfol_fast, CUDA, m) { m.impl(#op, TORCH_BOX(&op<::cfol::Cuda>)); }
 #else
 #define CFOL_REGISTER(op) \
@@ -98,15 +98,24 @@ inline void check_launch(const char* error) {
 // ---- checks -------------------------------------------------------------------------------------------------------------
 inline const char* dtype_name(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::Long: return "int64";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Bool: return "bool";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Half: return "float16";
-    default: return "another dtype";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Bool:
+      return "bool";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Half:
+      return "float16";
+    default:
+      return "another dtype";
   }
 }
 

@@ -5,8 +5,8 @@
 
 #include "../parallel.h"
 
-// An image at a time: its window is packed into small scratch (four bytes a pixel), turned there, and written in one vectorised
-// loop over all pixels.
+// An image at a time: its window is packed into small scratch (four bytes a pixel), turned there, and written in one
+// vectorised loop over all pixels.
 #define CFOL_INLINE __attribute__((always_inline)) inline
 
 namespace cfol::cpu {
@@ -71,7 +71,8 @@ CFOL_SIMD GreySum grey_sum(const Pixel* pixels, int64_t n, int64_t channels, uin
   return total;
 }
 
-// pixels[n] is the one that is not there. `out` holds the places first, so that finding them is a loop of its own, in vectors.
+// pixels[n] is the one that is not there. `out` holds the places first, so that finding them is a loop of its own, in
+// vectors.
 CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation, int32_t height, int32_t width,
                       Pixel* __restrict__ out) {
   const int32_t n = height * width;
@@ -84,7 +85,8 @@ CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation,
 }
 
 template <int Channels, bool ChannelsLast, class Out>
-CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters, const Jitter jitter, Out* __restrict__ out) {
+CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters, const Jitter jitter,
+                       Out* __restrict__ out) {
   const int64_t plane = ChannelsLast ? 0 : n;
   if (!jitters) {
     for (int64_t i = 0; i < n; ++i) store_colour<Channels>(colour_of<Channels>(pixels[i]), out, i, plane);

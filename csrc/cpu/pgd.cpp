@@ -58,8 +58,7 @@ void for_each_normal(ImageLayout layout, RngState rng, int64_t example, const Bo
 void start_l2_example(const float* x, float* adv, ImageLayout layout, float eps, RngState rng, int64_t example) {
   double squares = 0;
   for_each_normal(layout, rng, example, [&](int64_t, float v) { squares += double{v} * v; });
-  const float scale =
-      radius_l2(rng, example, layout, eps) * safe_inverse(static_cast<float>(std::sqrt(squares)));
+  const float scale = radius_l2(rng, example, layout, eps) * safe_inverse(static_cast<float>(std::sqrt(squares)));
   for_each_normal(layout, rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
 }
 
@@ -73,8 +72,7 @@ void step_l2_example(float* adv, const float* x, const float* grad, int64_t n, f
     squares += double{delta} * delta;
   }
   const float keep = shrink_to(static_cast<float>(std::sqrt(squares)), eps);
-  for (int64_t i = 0; i < n; ++i)
-    adv[i] = clamp_to(x[i] + keep * (adv[i] + along * grad[i] - x[i]), 0.0f, 1.0f);
+  for (int64_t i = 0; i < n; ++i) adv[i] = clamp_to(x[i] + keep * (adv[i] + along * grad[i] - x[i]), 0.0f, 1.0f);
 }
 
 }  // namespace
@@ -88,9 +86,8 @@ void pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, R
         start_l2_example(x, adv, layout, value_for(eps, example, &bad), state, example);
     });
   } else {
-    parallel_for(layout.batch * layout.channels, 1 + kGrain / (1 + layout.plane), [&](int64_t begin, int64_t end) {
-      start_linf_examples(x, adv, layout, eps, state, begin, end);
-    });
+    parallel_for(layout.batch * layout.channels, 1 + kGrain / (1 + layout.plane),
+                 [&](int64_t begin, int64_t end) { start_linf_examples(x, adv, layout, eps, state, begin, end); });
   }
   rng->step += 1;
 }

@@ -42,8 +42,8 @@ __device__ GreySum grey_sum(const View& view, int32_t width, int32_t pixels) {
 // source pixel it shows. One thread prepares the view for all: it needs double precision, which is slow on most GPUs.
 template <int Channels, class Out>
 __global__ void __launch_bounds__(kThreads)
-gather_augment_kernel(ImageStore images, const int64_t* __restrict__ idx, AugmentPlan plan, Frame frame,
-                      Out* __restrict__ out, int32_t* fault) {
+    gather_augment_kernel(ImageStore images, const int64_t* __restrict__ idx, AugmentPlan plan, Frame frame,
+                          Out* __restrict__ out, int32_t* fault) {
   __shared__ View view;
   __shared__ int64_t shared[kWarps];
   const int64_t example = blockIdx.x;
@@ -77,8 +77,8 @@ gather_augment_kernel(ImageStore images, const int64_t* __restrict__ idx, Augmen
 }
 
 __global__ void __launch_bounds__(kThreads)
-augment_parameters_kernel(ImageStore images, const int64_t* __restrict__ idx, AugmentPlan plan, Frame frame,
-                          AugmentParameters* __restrict__ out, int32_t* fault) {
+    augment_parameters_kernel(ImageStore images, const int64_t* __restrict__ idx, AugmentPlan plan, Frame frame,
+                              AugmentParameters* __restrict__ out, int32_t* fault) {
   int32_t bad = 0;
   for (int64_t i = first_element(); i < frame.batch; i += grid_stride())
     out[i] = parameters_for(plan, i, locate(images, idx[i], &bad), frame, &bad);

@@ -1,5 +1,5 @@
-// Launching and block-wide primitives for the kernels. No torch header, and cudaLaunchKernelEx instead of <<<>>>, so that g++
-// parses a .cu file too (tests/emu runs them on the CPU).
+// Launching and block-wide primitives for the kernels. No torch header, and cudaLaunchKernelEx instead of <<<>>>, so that
+// g++ parses a .cu file too (tests/emu runs them on the CPU).
 #pragma once
 
 #include <cuda_runtime.h>

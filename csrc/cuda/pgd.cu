@@ -10,8 +10,8 @@ __device__ void raise_fault(int32_t* fault, bool bad) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-start_linf_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
-                  const RngState* __restrict__ rng, int32_t* fault) {
+    start_linf_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
+                      const RngState* __restrict__ rng, int32_t* fault) {
   const int64_t quads = layout.quads(), slots = layout.batch * layout.channels * quads;
   bool bad = false;
   for (int64_t slot = first_element(); slot < slots; slot += grid_stride()) {
@@ -44,8 +44,8 @@ __device__ void for_each_normal(ImageLayout layout, RngState rng, int64_t exampl
 
 // One block an example: the norm first, then the numbers again. Drawing twice is cheaper than storing them.
 __global__ void __launch_bounds__(kThreads)
-start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
-                const RngState* __restrict__ rng, int32_t* fault) {
+    start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
+                    const RngState* __restrict__ rng, int32_t* fault) {
   __shared__ float shared[kWarps];
   bool bad = false;
   for (int64_t example = blockIdx.x; example < layout.batch; example += gridDim.x) {
@@ -53,8 +53,7 @@ start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayou
     for_each_normal(layout, *rng, example, [&](int64_t, float v) { squares += v * v; });
     const float norm = sqrtf(block_sum(squares, shared));
     const float scale = radius_l2(*rng, example, layout, value_for(eps, example, &bad)) * safe_inverse(norm);
-    for_each_normal(layout, *rng, example,
-                    [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
+    for_each_normal(layout, *rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
   }
   raise_fault(fault, bad);
 }
@@ -62,8 +61,8 @@ start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayou
 // Width 4: one 16-byte load an array. Needs 16-byte alignment and, with a radius for each example, examples of 4*m elements.
 template <int Width>
 __global__ void __launch_bounds__(kThreads)
-step_linf_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
-                 PerExample step, PerExample eps, int32_t* fault) {
+    step_linf_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
+                     PerExample step, PerExample eps, int32_t* fault) {
   const int64_t per_example = layout.per_example(), n = layout.batch * per_example;
   bool bad = false;
   for (int64_t i = first_element() * Width; i < n; i += grid_stride() * Width) {
@@ -86,8 +85,8 @@ step_linf_kernel(float* adv, const float* __restrict__ x, const float* __restric
 
 // One block an example: the gradient's norm, the perturbation's norm, the write.
 __global__ void __launch_bounds__(kThreads)
-step_l2_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
-               PerExample step, PerExample eps, int32_t* fault) {
+    step_l2_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
+                   PerExample step, PerExample eps, int32_t* fault) {
   __shared__ float shared[kWarps];
   const int64_t n = layout.per_example();
   bool bad = false;
@@ -111,14 +110,13 @@ step_l2_kernel(float* adv, const float* __restrict__ x, const float* __restrict_
 
 }  // namespace
 
-const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2,
-                      int32_t* fault, void* stream) {
+const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault,
+                      void* stream) {
   if (layout.batch * layout.per_example() > 0) {
     const int64_t slots = layout.batch * layout.channels * layout.quads();
-    const char* error =
-        l2 ? launch(start_l2_kernel, layout.batch < 4096 ? layout.batch : 4096, kThreads, stream, x, adv, layout, eps,
-                    rng, fault)
-           : launch(start_linf_kernel, blocks_for(slots), kThreads, stream, x, adv, layout, eps, rng, fault);
+    const char* error = l2 ? launch(start_l2_kernel, layout.batch < 4096 ? layout.batch : 4096, kThreads, stream, x, adv,
+                                    layout, eps, rng, fault)
+                           : launch(start_linf_kernel, blocks_for(slots), kThreads, stream, x, adv, layout, eps, rng, fault);
     if (error != nullptr) return error;
   }
   return advance_rng(rng, stream);

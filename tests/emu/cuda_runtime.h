@@ -3,8 +3,8 @@
 // Every CUDA thread is a fiber (ucontext); blocks run one after another, all in one OS thread. A fiber runs until it meets a
 // barrier, a warp intrinsic or an atomic; then the scheduler picks the next: lowest first, highest first, or seeded random.
 // What it finds: results that depend on the order (a missing barrier), reads of unwritten shared memory (poisoned with NaN
-// bits), barriers that not all threads reach, lanes outside their mask. Under -fsanitize=thread a CUDA thread is a TSan fiber,
-// and only barriers, warp intrinsics and atomics order them, so that TSan reports races in shared and global memory.
+// bits), barriers that not all threads reach, lanes outside their mask. Under -fsanitize=thread a CUDA thread is a TSan
+// fiber, and only barriers, warp intrinsics and atomics order them, so that TSan reports races in shared and global memory.
 //
 // There is no memory copy and no synchronise here: a launcher that waits for the device does not compile.
 #pragma once
@@ -89,8 +89,8 @@ inline const std::function<void()>* body = nullptr;
 inline std::string error;
 inline std::mt19937_64 generator;
 
-// TSan sees an order only where one fiber releases a tag that another acquires. A block has two tags for its barriers and two
-// for each warp: one each would let a late acquire see the next release and hide a race.
+// TSan sees an order only where one fiber releases a tag that another acquires. A block has two tags for its barriers and
+// two for each warp: one each would let a late acquire see the next release and hide a race.
 constexpr int kTagsPerBlock = 2 + 32 * 2;
 inline void* scheduler_tsan = nullptr;
 inline std::vector<void*> finished_tsan;
@@ -282,17 +282,29 @@ T atomic(T* p, Change change) {
 #define __shfl_down_sync(m, v, o) emu::exchange(m, v, (emu::current & 31) + (int)(o), __LINE__)
 
 template <class T>
-T atomicAdd(T* p, T v) { return emu::atomic(p, [v](T old) { return static_cast<T>(old + v); }); }
+T atomicAdd(T* p, T v) {
+  return emu::atomic(p, [v](T old) { return static_cast<T>(old + v); });
+}
 template <class T>
-T atomicOr(T* p, T v) { return emu::atomic(p, [v](T old) { return static_cast<T>(old | v); }); }
+T atomicOr(T* p, T v) {
+  return emu::atomic(p, [v](T old) { return static_cast<T>(old | v); });
+}
 template <class T>
-T atomicMax(T* p, T v) { return emu::atomic(p, [v](T old) { return old < v ? v : old; }); }
+T atomicMax(T* p, T v) {
+  return emu::atomic(p, [v](T old) { return old < v ? v : old; });
+}
 template <class T>
-T atomicMin(T* p, T v) { return emu::atomic(p, [v](T old) { return v < old ? v : old; }); }
+T atomicMin(T* p, T v) {
+  return emu::atomic(p, [v](T old) { return v < old ? v : old; });
+}
 template <class T>
-T atomicExch(T* p, T v) { return emu::atomic(p, [v](T) { return v; }); }
+T atomicExch(T* p, T v) {
+  return emu::atomic(p, [v](T) { return v; });
+}
 template <class T>
-T atomicCAS(T* p, T expected, T v) { return emu::atomic(p, [&](T old) { return old == expected ? v : old; }); }
+T atomicCAS(T* p, T expected, T v) {
+  return emu::atomic(p, [&](T old) { return old == expected ? v : old; });
+}
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {

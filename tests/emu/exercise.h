@@ -1,5 +1,5 @@
-// Small programs for the sanitizers: each op has an exercise_<op>.cpp that calls its kernels with awkward sizes. The same source
-// is compiled for the CPU kernels and for the emulated CUDA kernels.
+// Small programs for the sanitizers: each op has an exercise_<op>.cpp that calls its kernels with awkward sizes. The same
+// source is compiled for the CPU kernels and for the emulated CUDA kernels.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct Register {
 
 }  // namespace exercise
 
-#define EXERCISE(name)                                              \
-  static void exercise_##name();                                    \
+#define EXERCISE(name)                                                     \
+  static void exercise_##name();                                           \
   static const exercise::Register register_##name(#name, exercise_##name); \
   static void exercise_##name()
 

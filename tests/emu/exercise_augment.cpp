@@ -30,8 +30,8 @@ void run_all(const cfol::ImageStore& images, const std::vector<int64_t>& idx, in
 
 }  // namespace
 
-// 7 x 9 pixels in a window of 8 x 5, larger and smaller than the image; every byte belongs to an image, so that reading one more
-// is seen.
+// 7 x 9 pixels in a window of 8 x 5, larger and smaller than the image; every byte belongs to an image, so that reading one
+// more is seen.
 EXERCISE(augment) {
   for (const int64_t channels : {1, 3}) {
     const std::vector<uint8_t> bytes(static_cast<size_t>(4 * 7 * 9 * channels), 200);

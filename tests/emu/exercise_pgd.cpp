@@ -23,7 +23,7 @@ EXERCISE(pgd) {
   cfol::RngState rng{1, 0};
   const cfol::ImageLayout layout{2, 1, 1 << 16, false};
   RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.1f, nullptr}, &rng, false, nullptr);
-  RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
-      cfol::PerExample{0.1f, nullptr}, false, nullptr);
+  RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr}, cfol::PerExample{0.1f, nullptr},
+      false, nullptr);
 #endif
 }
