@@ -19,6 +19,7 @@ help:
 	@echo "make bench     the benchmarks, against every peer"
 
 $(STAMP)/venv:
+	@bash scripts/system-packages.sh build $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMP)
 	@touch $@
@@ -41,7 +42,7 @@ $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
 	@touch $@
 
 system-packages:
-	@bash scripts/system-packages.sh
+	@bash scripts/system-packages.sh test $(PYTHON)
 
 # FFCV is source only and needs OpenCV's headers; without them its tests are skipped, which CI does not accept.
 $(STAMP)/ffcv: $(STAMP)/torch constraints.txt | system-packages
@@ -58,7 +59,7 @@ $(STAMP)/nvcc: $(STAMP)/torch
 # The build comes after nvcc: a CPU build that the demo made before is made again with CUDA.
 test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
 	@$(MAKE) --no-print-directory build
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov=cfol_fast --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so

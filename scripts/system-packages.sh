@@ -1,8 +1,18 @@
 #!/usr/bin/env bash
 # Installs Debian packages where that is possible without asking: as root or with `sudo -n`, unless CFOL_NO_APT is set.
-# Otherwise it names them and goes on: what needs them says so itself.
+# Otherwise it names them and goes on: what needs them says so itself. Usage: system-packages.sh build|test PYTHON
 set -u
-packages=(g++ clang pkg-config libopencv-dev libturbojpeg0-dev chromium)
+packages=()
+if [ "$1" = build ]; then
+  # Debian's own Python comes without what virtual environments and extensions need
+  command -v g++ >/dev/null || packages+=(g++)
+  "$2" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+  "$2" -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+    packages+=(python3-dev)
+else
+  packages=(clang pkg-config libopencv-dev libturbojpeg0-dev chromium)
+fi
+[ "${#packages[@]}" -eq 0 ] && exit 0
 
 missing=()
 for package in "${packages[@]}"; do
@@ -20,7 +30,7 @@ else
   run=""
 fi
 if [ -z "$run" ]; then
-  echo "system packages that are missing (for FFCV, the browser tests and the clang build): ${missing[*]}" >&2
+  echo "system packages that are missing (to $1): ${missing[*]}" >&2
   exit 0
 fi
 echo "installing ${missing[*]} ..."
