@@ -21,18 +21,17 @@ int64_t class_count(const Tensor& w, const Tensor& other, const char* other_name
 
 // The classes' weights and the mixing distribution; on a device the kernels keep bad ones from doing harm.
 void check_weights(const double* w, const double* base, int64_t k) {
-  bool bad_weight = false, bad_base = false, some = false;
+  int64_t bad = 0, some = 0;
   for (int64_t i = 0; i < k; ++i) {
-    bad_weight |= !(w[i] <= DBL_MAX);  // -inf is a class that the softmax never draws
-    some |= w[i] >= -DBL_MAX;
-    bad_base |= !(base[i] >= 0.0 && base[i] <= 1.0);
+    bad |= int64_t{!(w[i] <= DBL_MAX)} | int64_t{!(base[i] >= 0.0)} | int64_t{!(base[i] <= 1.0)};
+    some |= int64_t{w[i] >= -DBL_MAX};  // -inf is a class that the softmax never draws
   }
-  if (!bad_weight && !bad_base && some) return;
-  if (!some) value_error("w must have a finite value for some class");
+  if (bad == 0 && some != 0) return;
   for (int64_t i = 0; i < k; ++i) {
     if (!(w[i] <= DBL_MAX)) value_error("w must be finite, got ", w[i], " for class ", i);
     if (!(base[i] >= 0.0 && base[i] <= 1.0)) value_error("base must be in [0, 1], got ", base[i], " for class ", i);
   }
+  value_error("w must have a finite value for some class");
 }
 
 template <class Device>
