@@ -61,6 +61,10 @@ def text(folder: Path) -> str:
     introduction = notes.get("introduction")
     if isinstance(introduction, str):
         lines += [introduction.strip(), ""]
+    there = {table["recipe"] for _, table in tables if table["scale"] == "mini"}
+    missing = [name for name in list_recipes() if name not in there]
+    if missing:
+        lines += [f"Not carried out yet at the mini scale: {', '.join(missing)}.", ""]
     for scale in dict.fromkeys(table["scale"] for _, table in tables):
         lines += _scale(folder, scale, [item for item in tables if item[1]["scale"] == scale], notes)
     return "\n".join(lines).rstrip() + "\n"
