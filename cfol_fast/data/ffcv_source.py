@@ -60,6 +60,9 @@ class FFCVSource:
         self.augment, self.dtype, self.channels_last = augment, dtype, channels_last
         self.labels = torch.from_numpy(self.file.labels).to(self.device)
         self.rng = ops.new_rng(seed, self.device)
+        self.fault = ops.new_fault(
+            self.device
+        )  # flags of a kernel that cannot raise: read by the trainer at its log points
         self._own_size = own
         self._sizes = None
         if own is None:
@@ -147,6 +150,7 @@ class FFCVSource:
             channels_last=self.channels_last,
             table=table,
             channels=self.channels,
+            fault=self.fault,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -71,6 +71,9 @@ class ResidentSource:
         self.table = None if image_set.table is None else image_set.table.to(self.device)
         self.labels = image_set.labels.to(self.device)
         self.rng = ops.new_rng(seed, self.device)
+        self.fault = ops.new_fault(
+            self.device
+        )  # flags of a kernel that cannot raise: read by the trainer at its log points
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,13 +90,19 @@ class ResidentSource:
             channels_last=self.channels_last,
             table=self.table,
             channels=self.channels,
+            fault=self.fault,
         )
 
     def feed(self, draw: Draw, steps: int) -> Iterator[Batch]:
         """`steps` training batches (idx, x, y) of the indices `draw()` returns, each drawn when its step begins."""
         for _ in range(steps):
             idx = draw()
-            yield idx, self.pixels(idx, self.augment), self.labels.index_select(0, idx)
+            # A bad index has been refused by then, or flagged on a GPU, where index_select would end the process.
+            yield (
+                idx,
+                self.pixels(idx, self.augment),
+                self.labels.index_select(0, idx.clamp(0, len(self) - 1)),
+            )
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Every image once, in order, without augmentation: (idx, x, y)."""

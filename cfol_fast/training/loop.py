@@ -255,7 +255,7 @@ def check_health(parts: Parts, store: CheckpointStore) -> None:
     bad = int(parts.step.first_bad)
     if bad != NEVER:
         raise TrainingFailed(f"the loss is not finite since step {bad}; {good}. Try a lower learning rate")
-    for owner in (parts.step.sampler, parts.step.attack, parts.step):
+    for owner in (parts.step.sampler, parts.step.attack, parts.step, parts.splits.source):
         fault = getattr(owner, "fault", None)
         if fault is not None and int(fault):
             raise TrainingFailed(f"{'; '.join(ops.fault_messages(int(fault)))}; {good}")

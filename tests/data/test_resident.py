@@ -52,6 +52,18 @@ def test_a_whole_feed_runs_on_the_meta_device(mini):
         assert x.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_the_flags_of_the_kernel_reach_the_word_that_the_trainer_reads(mini, monkeypatch):
+    source, given = data.ResidentSource(mini.train, augment=mini.augment), []
+    gather = ops.gather_augment
+    monkeypatch.setattr(ops, "gather_augment", lambda *a, **o: given.append(o["fault"]) or gather(*a, **o))
+    next(source.feed(lambda: torch.arange(4), 1))
+    next(source.batches(4))
+    assert [word is source.fault for word in given] == [True, True]
+    assert (source.fault.dtype, source.fault.tolist()) == (torch.int32, [0])
+    with pytest.raises(ValueError, match=r"idx must be in \[0, 5000\), got 5000"):
+        next(source.feed(lambda: torch.tensor([5000]), 1))
+
+
 def test_the_same_state_gives_the_same_augmentation_and_can_be_resumed(mini):
     def run(source, steps):
         return [x for _, x, _ in source.feed(lambda: torch.arange(8), steps)]

@@ -129,6 +129,19 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_last_good
         loop.train(config, quiet=True)
 
 
+def test_a_flag_that_the_source_raised_on_the_device_stops_the_run(few_images, tmp_path, monkeypatch):
+    build = loop.build
+
+    def flagged(*arguments):
+        parts = build(*arguments)
+        parts.splits.source.fault.fill_(8)
+        return parts
+
+    monkeypatch.setattr(loop, "build", flagged)
+    with pytest.raises(loop.TrainingFailed, match="an index was outside the data; there is no checkpoint"):
+        loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+
+
 def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, monkeypatch):
     original = loop.learning_rate
     with monkeypatch.context() as patch:
