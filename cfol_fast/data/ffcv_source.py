@@ -60,9 +60,7 @@ class FFCVSource:
         self.augment, self.dtype, self.channels_last = augment, dtype, channels_last
         self.labels = torch.from_numpy(self.file.labels).to(self.device)
         self.rng = ops.new_rng(seed, self.device)
-        self.fault = ops.new_fault(
-            self.device
-        )  # flags of a kernel that cannot raise: read by the trainer at its log points
+        self.fault = ops.new_fault(self.device)  # flags of the op on a GPU; the trainer reads them
         self._own_size = own
         self._sizes = None
         if own is None:

@@ -71,9 +71,7 @@ class ResidentSource:
         self.table = None if image_set.table is None else image_set.table.to(self.device)
         self.labels = image_set.labels.to(self.device)
         self.rng = ops.new_rng(seed, self.device)
-        self.fault = ops.new_fault(
-            self.device
-        )  # flags of a kernel that cannot raise: read by the trainer at its log points
+        self.fault = ops.new_fault(self.device)  # flags of the op on a GPU; the trainer reads them
 
     def __len__(self) -> int:
         return len(self.labels)
