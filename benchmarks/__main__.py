@@ -15,12 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import readme
 from benchmarks.machine import RESULTS, machine, machine_name, versions
 from benchmarks.rows import Row, markdown
 from cfol_fast import atomic
 
-README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- table: written by python -m benchmarks -->", "<!-- end of the table -->"
+ROOT = Path(__file__).parent.parent
 # In the order of the table.
 QUESTIONS = (
     "pgd",
@@ -44,7 +44,7 @@ def ask(question: str, tiny: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         command = [sys.executable, "-m", f"benchmarks.{question}", "--json", str(answer)] + ["--tiny"] * tiny
-        subprocess.run(command, check=True, cwd=README.parent.parent)
+        subprocess.run(command, check=True, cwd=ROOT)
         return [Row(**row) for row in json.loads(answer.read_text())]
 
 
@@ -62,12 +62,9 @@ def kept(path: Path, asked: list[str], answers: dict[str, list[Row]]) -> list[Ro
 
 
 def update_readme(rows: list[Row]) -> None:
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
     facts = machine()
     head = f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads, torch {versions()['torch']}, float32."
-    README.write_text(f"{before}{BEGIN}\n{head}\n\n{markdown(rows)}\n{END}{after}")
+    readme.replace_section("table", f"{head}\n\n{markdown(rows)}")
 
 
 def main() -> None:
@@ -84,6 +81,8 @@ def main() -> None:
     print(f"--- {(time.monotonic() - began) / 60:.1f} minutes")
     if args.tiny:
         return
+    if not args.questions:
+        subprocess.run([sys.executable, "-m", "benchmarks.step_profile"], check=True, cwd=ROOT)
     path = RESULTS / f"{machine_name()}.json"
     rows = kept(path, asked, answers) if args.questions else [row for name in asked for row in answers[name]]
     atomic.write_json(path, document(rows))

@@ -53,8 +53,13 @@ def measure(tiny: bool) -> list[Row]:
         "all": lambda: evaluate(model, x, y, attack=attack),
     }
     if peers.require(("torchattacks",), tiny):
-        other = torch.enable_grad()(peers.torchattacks_pgd(model, eps, step, STEPS).__call__)
-        calls["torchattacks"] = lambda: evaluate(model, x, y, attack=other)
+        other = peers.torchattacks_pgd(model, eps, step, STEPS)
+
+        @torch.enable_grad()  # which the evaluation has switched off
+        def theirs(x: torch.Tensor, y: torch.Tensor) -> object:
+            return other(x, y)
+
+        calls["torchattacks"] = lambda: evaluate(model, x, y, attack=theirs)
     robust = {
         name: evaluate(model, x, y, attack=attack, active_set=name == "active").robust
         for name in ("active", "all")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,7 +104,63 @@ class PythonTree:
     def update(self, idx: list[int], loss: list[float], p: list[float]) -> None:
         for i, value, chance in zip(idx, loss, p, strict=True):
             node = self.leaves + i
-            gain = self.sums[node] * (2.718281828459045 ** (1e-7 * value / chance) - 1)
+            gain = self.sums[node] * (math.exp(1e-7 * value / chance) - 1)
             while node:
                 self.sums[node] += gain
                 node //= 2
+
+
+class ArrayTree:
+    """The tree of prioritised replay (rlcode/per and its many copies): one numpy array, walked down and up by recursion."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        leaves = 1 << (n - 1).bit_length()
+        level = np.zeros(leaves)
+        level[:n] = 1.0
+        levels = [level]
+        while len(level) > 1:
+            level = level[::2] + level[1::2]
+            levels.append(level)
+        self.first = leaves - 1
+        self.sums: Any = np.concatenate(levels[::-1])
+
+    def _retrieve(self, node: int, rest: float) -> int:
+        left = 2 * node + 1
+        if left >= len(self.sums):
+            return node
+        if rest <= self.sums[left]:
+            return self._retrieve(left, rest)
+        return self._retrieve(left + 1, rest - self.sums[left])
+
+    def _propagate(self, node: int, change: float) -> None:
+        parent = (node - 1) // 2
+        self.sums[parent] += change
+        if parent != 0:
+            self._propagate(parent, change)
+
+    def draw(self, n: int) -> tuple[list[int], list[float]]:
+        drawn, chances = [], []
+        for _ in range(n):
+            if random.random() < GAMMA:
+                node = self.first + random.randrange(self.n)
+            else:
+                node = self._retrieve(0, random.random() * self.sums[0])
+            drawn.append(node - self.first)
+            chances.append(GAMMA / self.n + (1 - GAMMA) * self.sums[node] / self.sums[0])
+        return drawn, chances
+
+    def update(self, idx: list[int], loss: list[float], p: list[float]) -> None:
+        for i, value, chance in zip(idx, loss, p, strict=True):
+            node = self.first + i
+            gain = self.sums[node] * (math.exp(1e-7 * value / chance) - 1)
+            self.sums[node] += gain
+            self._propagate(node, gain)
+
+
+class TensorTree(ArrayTree):
+    """The same on a torch tensor, where the rest of a torch sampler's state is."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.sums = torch.from_numpy(self.sums)

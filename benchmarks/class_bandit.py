@@ -45,7 +45,7 @@ def contestants(k: int) -> dict[str, Callable[[], object]]:
 def measure(tiny: bool) -> list[Row]:
     sizes = (10, 20) if tiny else tuple(TARGETS)
     calls = {(k, who): call for k in sizes for who, call in contestants(k).items()}
-    timings = interleaved(calls, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)  # type: ignore[arg-type,var-annotated]
+    timings = interleaved(calls, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)
     rows = []
     for k in sizes:
         name = f"class bandit, draw + update of {BATCH}, k = {k:,}"

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 SWITCH = """
@@ -63,26 +62,25 @@ def counted(switch: str) -> None:
     import torch
 
     from cfol_fast import ClassSampler
+    from cfol_fast.sampling import IndexSampler
     from cfol_fast.sampling.fixed import UniformSampler
 
     library = ctypes.CDLL(switch)
     labels, y = torch.arange(50_000) % 10, torch.arange(128) % 10
     loss = (torch.arange(128) % 2).float()
-    samplers: dict[str, Callable[[], object]] = {}
-    for name, sampler in (("cfol", ClassSampler(labels)), ("uniform", UniformSampler(50_000))):
 
-        def call(sampler: ClassSampler | UniformSampler = sampler) -> None:
-            sampler.observe(sampler.draw(128), y, loss, sampler.ticket())
+    def call(sampler: IndexSampler) -> None:
+        sampler.observe(sampler.draw(128), y, loss, sampler.ticket())
 
-        samplers[name] = call
-    for call in samplers.values():
-        call()
+    samplers = {"cfol": ClassSampler(labels), "uniform": UniformSampler(50_000)}
+    for sampler in samplers.values():
+        call(sampler)
     library.start()
-    for name, call in samplers.items():
-        call()  # translated by valgrind, not yet counted
+    for name, sampler in samplers.items():
+        call(sampler)  # translated by valgrind, not yet counted
         library.dump(b"nothing")
         for _ in range(CALLS):
-            call()
+            call(sampler)
         library.dump(name.encode())
 
 

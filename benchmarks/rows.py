@@ -101,8 +101,8 @@ def markdown(rows: list[Row]) -> str:
     ]
     for row in rows:
         reached = {True: "yes", False: "**no**", None: ""}[row.reached]
-        cells = (row.name, row.against, ratio(row.ratio), goal(row.target), reached)
-        cells += (seconds(row.ours_seconds), seconds(row.theirs_seconds), row.note)
+        cells = [row.name, row.against, ratio(row.ratio), goal(row.target), reached]
+        cells += [seconds(row.ours_seconds), seconds(row.theirs_seconds), row.note]
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -50,7 +50,7 @@ def measure(tiny: bool) -> list[Row]:
     for axis in axes(tiny):
         steps = {}
         for size in axis.sizes:
-            problem = replace(base, **{axis.field: size})
+            problem = replace(base, **{axis.field: size})  # type: ignore[arg-type]
             problem = replace(problem, images=max(problem.images, problem.classes))
             steps[str(size)] = OurStep(problem)
         timings = interleaved(steps, 1 if tiny else 4)

@@ -12,12 +12,14 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
 Call = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 THREADS = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
 
 
@@ -51,8 +53,8 @@ def synchronize() -> None:
 
 
 def interleaved(
-    contestants: Mapping[str, Call], repetitions: int, at_least: float = 0.0, warm_up: int = 1
-) -> dict[str, Timing]:
+    contestants: Mapping[Name, Call], repetitions: int, at_least: float = 0.0, warm_up: int = 1
+) -> dict[Name, Timing]:
     """Every contestant once a repetition, each time beginning with another one."""
     torch.set_num_threads(THREADS)
     names = list(contestants)

@@ -1,0 +1,95 @@
+"""Where the time of a training step goes, before (the usual way) and after (ours), by torch's profiler; writes README's profile."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import readme
+from benchmarks.steps import OurStep, Problem, UsualStep
+from benchmarks.timing import THREADS
+
+# Group: beginnings of the ops' names; the first that fits counts.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "convolutions, backward": ("aten::convolution_backward", "aten::mkldnn_convolution_backward"),
+    "convolutions, forward": (
+        "aten::mkldnn_convolution",
+        "mkldnn::",
+        "aten::_slow_conv",
+        "aten::thnn_conv",
+        "aten::convolution",
+    ),
+    "BatchNorm": ("aten::native_batch_norm", "aten::batch_norm", "aten::_batch_norm", "aten::cudnn_batch"),
+    "ReLU and its backward": ("aten::relu", "aten::clamp_min", "aten::threshold"),
+    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm"),
+    "our ops: PGD step and start": ("cfol_fast::pgd",),
+    "our ops: gather + augment": ("cfol_fast::gather",),
+    "our ops: bandit and tally": ("cfol_fast::",),
+    "optimiser": ("aten::_fused_sgd", "Optimizer"),
+    "copies and changes of layout": (
+        "aten::copy_",
+        "aten::clone",
+        "aten::contiguous",
+        "aten::_to_copy",
+        "aten::cat",
+    ),
+    "additions": ("aten::add", "aten::sum"),
+}
+OTHER = "everything else (elementwise, views, Python)"
+
+
+def groups_of(step: Callable[[], object], repetitions: int) -> dict[str, float]:
+    """Milliseconds of a step by group, and the whole under ""."""
+    step()
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        for _ in range(repetitions):
+            step()
+    found = dict.fromkeys([*GROUPS, OTHER], 0.0)
+    for event in recorded.key_averages():
+        group = next((name for name, starts in GROUPS.items() if event.key.startswith(starts)), OTHER)
+        found[group] += event.self_cpu_time_total / 1000 / repetitions
+    return found
+
+
+def table(problem: Problem, repetitions: int) -> str:
+    before, after = groups_of(UsualStep(problem), repetitions), groups_of(OurStep(problem), repetitions)
+    whole = sum(before.values()), sum(after.values())
+    lines = [
+        f"{problem.network}, batch {problem.batch}, PGD-{problem.steps}, {THREADS} threads; milliseconds of the main thread a step:",
+        "",
+        "| where | before (the usual way) | share | after (ours) | share |",
+        "|---|---|---|---|---|",
+    ]
+    for group in found_order(before, after):
+        cells = (before[group], 100 * before[group] / whole[0], after[group], 100 * after[group] / whole[1])
+        lines.append("| {} | {:.1f} | {:.1f} % | {:.1f} | {:.1f} % |".format(group, *cells))
+    lines.append(f"| **together** | {whole[0]:.1f} | | {whole[1]:.1f} | |")
+    return "\n".join(lines)
+
+
+def found_order(before: dict[str, float], after: dict[str, float]) -> list[str]:
+    return sorted(
+        (name for name in before if before[name] + after[name] > 0.0),
+        key=lambda name: -before[name] - after[name],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes; nothing is written")
+    args = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    large = Problem("resnet18@0.125", batch=4, images=100, steps=2) if args.tiny else Problem()
+    small = replace(large, network="demo-cnn", batch=4 if args.tiny else 128)
+    text = "\n\n".join((table(large, 1), table(small, 1 if args.tiny else 10)))
+    print(text)
+    if not args.tiny:
+        readme.replace_section("profile", text)
+
+
+if __name__ == "__main__":
+    main()
