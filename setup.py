@@ -88,11 +88,7 @@ class NinjaBuild(build_ext):
         self.nvcc = None if os.environ.get("CFOL_CUDA") == "0" else find_nvcc()
         if self.nvcc is None and os.environ.get("FORCE_CUDA") == "1":
             raise SystemExit("FORCE_CUDA=1, but no nvcc was found: set CUDA_HOME or install nvidia-cuda-nvcc")
-        kind = (
-            f"with CUDA ({self.nvcc}, {';'.join(architectures())})"
-            if self.nvcc
-            else "for the CPU only (no nvcc)"
-        )
+        kind = f"with CUDA ({self.nvcc}, {';'.join(architectures())})" if self.nvcc else "for the CPU only"
         print(f"cfol_fast: building {kind}", flush=True)
         super().run()
 

@@ -118,7 +118,8 @@ Tensor gather_augment(const Tensor& images, std::optional<Tensor> table, const T
                                     std::nullopt, images.device(), std::nullopt,
                                     channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous);
   const Device device(images);
-  CFOL_RUN(Device, device, gather_augment, store, indices, plan, frame, out.mutable_data_ptr(), fault_data(fault));
+  CFOL_RUN(Device, device, gather_augment, store, indices, plan, frame, out.mutable_data_ptr(),
+           fault_data(fault, images, "images"));
   return out;
 }
 
@@ -137,7 +138,7 @@ Tensor augment_parameters(const Tensor& images, std::optional<Tensor> table, con
   Tensor out = torch::stable::new_empty(images, {shape.data(), shape.size()}, ScalarType::Float);
   const Device device(images);
   CFOL_RUN(Device, device, augment_parameters, store, indices, plan, frame,
-           reinterpret_cast<AugmentParameters*>(out.mutable_data_ptr()), fault_data(fault));
+           reinterpret_cast<AugmentParameters*>(out.mutable_data_ptr()), fault_data(fault, images, "images"));
   return out;
 }
 

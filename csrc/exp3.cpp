@@ -105,7 +105,7 @@ void exp3_update(Tensor w, const Tensor& p, const Tensor& y, const Tensor& loss,
   const Workspace<Device, int64_t> sums(w, k);
   const Device device(w);
   CFOL_RUN(Device, device, exp3_update, w.mutable_data_ptr<double>(), chances, k, feedback.y, feedback.loss, feedback.n, eta,
-           sums.data(), fault_data(fault));
+           sums.data(), fault_data(fault, w, "w"));
 }
 
 }  // namespace

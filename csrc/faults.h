@@ -10,7 +10,7 @@ enum Fault : int32_t {
   kFaultLabel = 1,      // a label outside [0, k): the example is passed over
   kFaultLoss = 2,       // a loss that is NaN or outside [0, 1]: NaN counts as 0, the rest is clamped
   kFaultRadius = 4,     // a negative or NaN eps or step: counts as 0
-  kFaultIndex = 8,      // an index outside the data: clamped into it
+  kFaultIndex = 8,      // an index outside the data: clamped into it, or passed over by the sum tree
   kFaultChance = 16,    // a probability that is not positive: the example is passed over
   kFaultParameter = 32  // an augmentation parameter that is not finite or not allowed: the image is only cropped
 };

@@ -1,6 +1,8 @@
 // cfol_fast::pgd_start and cfol_fast::pgd_step: checks and registration.
 #include "pgd.h"
 
+#include <cfloat>
+
 #include "tensor.h"
 
 namespace cfol {
@@ -39,7 +41,7 @@ void check_like(const Tensor& t, const Tensor& x, const char* name) {
 template <class Device>
 PerExample per_example(double value, const std::optional<Tensor>& each, const Tensor& x, const char* name) {
   if (!each.has_value()) {
-    if (!(value >= 0)) value_error(name, " must be at least 0, got ", value);
+    if (!(value >= 0 && value <= FLT_MAX)) value_error(name, " must be at least 0 and finite, got ", value);
     return {static_cast<float>(value), nullptr};
   }
   check_vector(*each, ScalarType::Float, x.size(0), name);
@@ -47,7 +49,8 @@ PerExample per_example(double value, const std::optional<Tensor>& each, const Te
   const float* data = each->const_data_ptr<float>();
   if constexpr (!Device::kCuda)
     for (int64_t i = 0; i < x.size(0); ++i)
-      if (!(data[i] >= 0)) value_error(name, " must be at least 0, got ", data[i], " for example ", i);
+      if (!(data[i] >= 0 && data[i] <= FLT_MAX))
+        value_error(name, " must be at least 0 and finite, got ", data[i], " for example ", i);
   return {0.0f, data};
 }
 
@@ -61,7 +64,7 @@ Tensor pgd_start(const Tensor& x, double eps, std::optional<Tensor> eps_each, Te
   Tensor adv = torch::stable::empty_like(x);
   const Device device(x);
   CFOL_RUN(Device, device, pgd_start, x.const_data_ptr<float>(), adv.mutable_data_ptr<float>(), layout, radius,
-           rng_data_mutable(rng), l2, fault_data(fault));
+           rng_data_mutable(rng), l2, fault_data(fault, x, "x"));
   return adv;
 }
 
@@ -75,7 +78,7 @@ void pgd_step(Tensor adv, const Tensor& x, const Tensor& grad, double step, doub
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
   const Device device(x);
   CFOL_RUN(Device, device, pgd_step, adv.mutable_data_ptr<float>(), x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
-           layout, size, radius, l2, fault_data(fault));
+           layout, size, radius, l2, fault_data(fault, x, "x"));
 }
 
 }  // namespace

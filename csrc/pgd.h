@@ -1,6 +1,7 @@
 // One PGD attack: the random start and the ascent step, in the linf and the l2 ball, on images in [0, 1].
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -33,7 +34,7 @@ CFOL_HD float clamp_to(float v, float low, float high) { return v < low ? low : 
 // The value for one example; on the device a bad one counts as 0 and is flagged (on the CPU it was refused before).
 CFOL_HD float value_for(PerExample p, int64_t example, bool* bad) {
   const float v = p.each != nullptr ? p.each[example] : p.value;
-  if (v >= 0.0f) return v;
+  if (v >= 0.0f && v <= FLT_MAX) return v;
   *bad = true;
   return 0.0f;
 }
@@ -71,6 +72,9 @@ CFOL_HD float radius_l2(RngState rng, int64_t example, ImageLayout layout, float
   // uniform in the ball: the radius is the d-th root of a uniform number
   return eps * powf(uniform01(r.x) + 0.5f / 16777216.0f, 1.0f / static_cast<float>(layout.per_example()));
 }
+
+// A step of 0 leaves adv as it is, also where the gradient is not finite: such a gradient has no direction, its step is 0.
+CFOL_HD float stepped(float adv, float along, float grad) { return along != 0.0f ? adv + along * grad : adv; }
 
 CFOL_HD float safe_inverse(float norm) { return norm > 1e-12f ? 1.0f / norm : 0.0f; }
 

@@ -65,7 +65,7 @@ void sum_tree_update(Tensor tree, Tensor w, Tensor meta, const Tensor& idx, cons
       if (!chance_is_valid(chances[i])) value_error("p must be at least 2^-60, got ", chances[i], " for example ", i);
   const Device device(w);
   CFOL_RUN(Device, device, sum_tree_update, tree.mutable_data_ptr<int64_t>(), w.mutable_data_ptr<int64_t>(), meta_data(meta),
-           layout, feedback.y, feedback.loss, chances, feedback.n, eta, fault_data(fault));
+           layout, feedback.y, feedback.loss, chances, feedback.n, eta, fault_data(fault, tree, "tree"));
 }
 
 }  // namespace

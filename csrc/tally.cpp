@@ -15,7 +15,7 @@ void class_tally(Tensor tally, const Tensor& y, const Tensor& loss, std::optiona
   const Feedback feedback = feedback_of<Device>(y, "y", loss, tally, "tally", k);
   const Device device(tally);
   CFOL_RUN(Device, device, class_tally, tally.mutable_data_ptr<int64_t>(), k, feedback.y, feedback.loss, feedback.n,
-           fault_data(fault));
+           fault_data(fault, tally, "tally"));
 }
 
 }  // namespace

@@ -153,9 +153,10 @@ const T* data_or_null(const std::optional<Tensor>& t) {
 }
 
 // The flag word of faults.h, or null where the caller passed none.
-inline int32_t* fault_data(const std::optional<Tensor>& fault) {
+inline int32_t* fault_data(const std::optional<Tensor>& fault, const Tensor& like, const char* like_name) {
   if (!fault.has_value()) return nullptr;
   check_vector(*fault, ScalarType::Int, 1, "fault");
+  check_same_device(*fault, like, "fault", like_name);
   return static_cast<int32_t*>(fault->mutable_data_ptr());
 }
 

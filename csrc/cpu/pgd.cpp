@@ -68,11 +68,11 @@ void step_l2_example(float* adv, const float* x, const float* grad, int64_t n, f
   const float along = step * safe_inverse(static_cast<float>(std::sqrt(squares)));
   squares = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float delta = adv[i] + along * grad[i] - x[i];
+    const float delta = stepped(adv[i], along, grad[i]) - x[i];
     squares += double{delta} * delta;
   }
   const float keep = shrink_to(static_cast<float>(std::sqrt(squares)), eps);
-  for (int64_t i = 0; i < n; ++i) adv[i] = clamp_to(x[i] + keep * (adv[i] + along * grad[i] - x[i]), 0.0f, 1.0f);
+  for (int64_t i = 0; i < n; ++i) adv[i] = clamp_to(x[i] + keep * (stepped(adv[i], along, grad[i]) - x[i]), 0.0f, 1.0f);
 }
 
 }  // namespace

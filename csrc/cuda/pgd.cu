@@ -98,12 +98,12 @@ __global__ void __launch_bounds__(kThreads)
     const float along = value_for(step, example, &bad) * safe_inverse(sqrtf(block_sum(squares, shared)));
     squares = 0.0f;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-      const float delta = a[i] + along * g[i] - xs[i];
+      const float delta = stepped(a[i], along, g[i]) - xs[i];
       squares += delta * delta;
     }
     const float keep = shrink_to(sqrtf(block_sum(squares, shared)), value_for(eps, example, &bad));
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-      a[i] = clamp_to(xs[i] + keep * (a[i] + along * g[i] - xs[i]), 0.0f, 1.0f);
+      a[i] = clamp_to(xs[i] + keep * (stepped(a[i], along, g[i]) - xs[i]), 0.0f, 1.0f);
   }
   raise_fault(fault, bad);
 }

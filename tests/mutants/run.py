@@ -114,7 +114,7 @@ def caught_by(fault: Fault) -> str:
 
 
 def first_failure(output: str) -> str:
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     return found.group(1).removeprefix("tests/native/") if found else "a failing test session"
 
 

@@ -136,10 +136,23 @@ def test_kernels_use_several_blocks_and_warps_at_normal_sizes(emulated, shape):
         assert all(blocks > 1 and threads > 32 for blocks, threads in kernels)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_leaves_images(backend, norm, value):
+    x = images((2, 3, 4, 4), 9)
+    adv, grad = x.clone(), torch.randn_like(x)
+    grad[0, 0, 0, 0] = value
+    step(backend, adv, x, grad, 0.1, 0.2, norm)
+    assert ((adv >= 0) & (adv <= 1)).all()
+
+
 class TestBadInput:
     x = torch.rand(2, 3, 4, 4)
 
-    @pytest.mark.parametrize("eps", [-0.1, float("nan"), torch.tensor([0.1, -0.2])])
+    @pytest.mark.parametrize(
+        "eps",
+        [-0.1, float("nan"), float("inf"), torch.tensor([0.1, -0.2]), torch.tensor([0.1, float("inf")])],
+    )
     def test_a_negative_radius_is_refused(self, eps):
         with pytest.raises(ValueError, match="eps must be at least 0"):
             ops.pgd_start(self.x, eps, ops.new_rng(0))
