@@ -36,7 +36,8 @@ def test_the_cuda_kernels_are_clean(sanitizer):
         run_clean(program, *order)
 
 
-@pytest.mark.parametrize("order", SCHEDULES, ids="-".join)
+# half a millisecond a thread: two schedules have to do here, all four run without a sanitizer
+@pytest.mark.parametrize("order", SCHEDULES[1:3], ids="-".join)
 def test_the_cuda_kernels_have_no_races_inside_a_block(order):
     run_clean(building.sanitizer_program("thread", "cuda"), *order)
 
