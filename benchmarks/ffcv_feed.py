@@ -33,7 +33,7 @@ def question(count: int, side: int, tiny: bool) -> Row:
                 pass
 
         def own() -> None:
-            for pixels, labels in fixed:
+            for pixels, labels in pictures.batches_of(fixed):
                 ops.gather_augment(pixels, places, rng, augment=AUGMENT, channels_last=True)
                 labels.long()
 

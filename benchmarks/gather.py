@@ -42,7 +42,7 @@ def measure(tiny: bool) -> list[Row]:
         ffcv = pictures.ffcv_loader(path, BATCH, THREADS, augment=True)
 
         def read() -> None:
-            for _ in ffcv:
+            for _ in pictures.batches_of(ffcv):
                 pass
 
         calls = {"ours": ours, "unfold": unfold, "ffcv": read, "pil": loader}

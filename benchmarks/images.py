@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,3 +109,19 @@ class Scaled(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mul_(1 / 255)
+
+
+def batches_of(loader: Any) -> Iterator[Any]:
+    """FFCV's batches. An error in its thread would leave whoever waits for a batch waiting forever; here it is an error."""
+    thread = iter(loader)
+    while True:
+        try:
+            item = thread.output_queue.get(timeout=1.0)
+        except queue.Empty:
+            if not thread.is_alive():
+                raise RuntimeError("FFCV's thread ended with an error") from None
+            continue
+        if item is None:
+            thread.close()
+            return
+        yield item[1]
