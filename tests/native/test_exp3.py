@@ -296,6 +296,12 @@ class TestBadInput:
         assert len(ops.fault_messages(int(fault))) == 3
         assert int(fault) == 1 | 2 | 16
 
+    def test_the_first_label_that_is_none_is_one_too_many(self, schedule):
+        w, fault = self.w.clone(), ops.new_fault()
+        schedule.op("exp3_update")(w, self.base, torch.tensor([3]), torch.ones(1), 0.1, fault)
+        assert ops.fault_messages(int(fault)) == ["a label was outside [0, number of classes)"]
+        assert torch.equal(w, self.w)
+
     def test_wrong_offsets_do_not_lead_outside_the_memory_on_the_device(self, schedule):
         members = torch.arange(5)
         for offsets in ([0, 3, 3, 9], [-4, 0, 2, 3], [2**62, 1, 0, 7]):
