@@ -67,9 +67,10 @@ def limit_cpu_time() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (300, 300))
 
 
-def run_in(folder: Path, *arguments: str) -> tuple[int, str]:
+def run_in(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     environment = {
         **os.environ,
+        **variables,
         "CFOL_TEST_CACHE": str(CACHE),
         "OMP_NUM_THREADS": "1",
         "CI": "",
@@ -97,20 +98,32 @@ def caught_by(fault: Fault) -> str:
             status, output = run_in(folder, "-c", code)
             if status:
                 return f"the compiler ({first_error(output)})"
-        files = [f"tests/native/test_{family}.py" for family in fault.tests]
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header"]
+        look_for_races = ("plain" in fault.operator or "barrier" in fault.operator) and cuda_only
+        stages = [in_the_sanitizers, in_the_tests] if look_for_races else [in_the_tests, in_the_sanitizers]
+        return stages[0](fault, folder, cuda_only) or stages[1](fault, folder, cuda_only)
+
+
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
+
+
+def in_the_tests(fault: Fault, folder: Path, cuda_only: bool) -> str:
+    files = [f"tests/native/test_{family}.py" for family in fault.tests]
+    status, output = run_in(folder, *PYTEST, *files, *(["-k", "not cpu"] if cuda_only else []))
+    if status == 1:
+        return first_failure(output)
+    # a crash of the interpreter is a find too; 5: there was no test
+    return "" if status in (0, 5) else f"a crash in {files[0]} (status {status})"
+
+
+def in_the_sanitizers(fault: Fault, folder: Path, cuda_only: bool) -> str:
+    kernels = "cuda_kernels and not between" if cuda_only else "kernels and not between"
+    for family in fault.tests:
         status, output = run_in(
-            folder, "-m", "pytest", *files, *options, *(["-k", "not cpu"] if cuda_only else [])
+            folder, *PYTEST, "tests/native/test_sanitizers.py", "-k", kernels, EXERCISE_ONLY=family
         )
         if status == 1:
             return first_failure(output)
-        if status not in (0, 5):  # a crash of the interpreter is a find too
-            return f"a crash in {files[0]} (status {status})"
-        kernels = "cuda_kernels" if cuda_only else "kernels"
-        status, output = run_in(
-            folder, "-m", "pytest", "tests/native/test_sanitizers.py", *options, "-k", kernels
-        )
-        return first_failure(output) if status == 1 else ""
+    return ""
 
 
 def first_failure(output: str) -> str:

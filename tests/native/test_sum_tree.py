@@ -271,3 +271,15 @@ class TestBadInput:
         assert state.w.tolist() == [NAT // 4, 0, 0, NAT // 2]
         assert int(fault) == 2 | 8 | 16
         assert_sums_are_right(state)
+
+
+@pytest.mark.parametrize(("gain", "shifted"), [(5.25, False), (5.75, True)])
+def test_a_weight_beyond_the_limit_shifts_all_at_once(backend, gain, shifted):
+    state = ops.sum_tree_new(40)
+    one = torch.ones(1, dtype=torch.float64)
+    backend.op("sum_tree_update")(*state, torch.tensor([3]), torch.ones(1), one, gain, None)
+    assert int(state.meta[1]) == int(shifted)
+    assert float(state.w.max()) * 2.0**-36 == (0 if shifted else gain)
+    expected = torch.zeros(40, dtype=torch.float64)
+    expected[3] = gain
+    torch.testing.assert_close(ops.sum_tree_probabilities(state, 0.5), 0.5 / 40 + 0.5 * expected.softmax(0))
