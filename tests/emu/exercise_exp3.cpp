@@ -23,3 +23,11 @@ EXERCISE(exp3) {
     }
   }
 }
+
+// The edges between classes, which random draws hit once in 2^52 times: a class without weight is never found.
+EXERCISE(exp3_edges) {
+  const int64_t cdf[] = {3, 3, 5, 10};
+  const int64_t expected[][2] = {{0, 0}, {2, 0}, {3, 2}, {4, 2}, {5, 3}, {9, 3}};  // t, class
+  for (const auto& row : expected)
+    if (cfol::find_class(cdf, 4, row[0]) != row[1]) exercise::check("a class's edge is in the wrong place");
+}

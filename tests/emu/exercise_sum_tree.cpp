@@ -22,3 +22,14 @@ EXERCISE(sum_tree) {
     if (meta.rebuilds == 0) exercise::check("the tree was never rebuilt");
   }
 }
+
+// The edges between children, which random draws hit once in 2^40 times: t at a child's sum belongs to the next one that
+// weighs something, never to an empty one.
+EXERCISE(sum_tree_edges) {
+  const int64_t children[cfol::kFanOut] = {3, 0, 2, 5};
+  const int64_t expected[][3] = {{0, 0, 0}, {2, 0, 2}, {3, 2, 0}, {4, 2, 1}, {5, 3, 0}, {9, 3, 4}};  // t, child, rest
+  for (const auto& row : expected) {
+    int64_t t = row[0];
+    if (cfol::find_child(children, &t) != row[1] || t != row[2]) exercise::check("a child's edge is in the wrong place");
+  }
+}

@@ -108,7 +108,8 @@ PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
 
 def in_the_tests(fault: Fault, folder: Path, cuda_only: bool) -> str:
     files = [f"tests/native/test_{family}.py" for family in fault.tests]
-    status, output = run_in(folder, *PYTEST, *files, *(["-k", "not cpu"] if cuda_only else []))
+    variables = {"CFOL_ONLY_EMULATED": "1"} if cuda_only else {}
+    status, output = run_in(folder, *PYTEST, *files, **variables)
     if status == 1:
         return first_failure(output)
     # a crash of the interpreter is a find too; 5: there was no test

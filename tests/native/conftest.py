@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import importlib.util
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -82,7 +83,8 @@ def cpu() -> Backend:
     return Backend("cpu", torch.ops.cfol_fast)
 
 
-@pytest.fixture(params=["cpu", *SCHEDULES])
+# The mutants of CUDA kernels need no run on the CPU.
+@pytest.fixture(params=[*([] if os.environ.get("CFOL_ONLY_EMULATED") else ["cpu"]), *SCHEDULES])
 def backend(request: pytest.FixtureRequest, emulated_library: ctypes.CDLL) -> Backend:
     """The CPU kernels, then the emulated CUDA kernels under each schedule."""
     if request.param == "cpu":
