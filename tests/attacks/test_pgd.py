@@ -309,7 +309,7 @@ def test_bad_batches_are_named(trained: Trained) -> None:
         attack(x, y.float())
     with pytest.raises(ValueError, match=r"y must have shape \(200,\)"):
         attack(x, y[:10])
-    with pytest.raises(ValueError, match="eps must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="eps must be at least 0 and finite, got -1"):
         attack(x[:2], y[:2], eps=torch.tensor([0.1, -1.0]))
     with pytest.raises(TypeError, match="logits"):
         PGD(nn.Conv2d(3, 3, 1), EPS)(x, y)
