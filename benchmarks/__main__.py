@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import readme
 from benchmarks.machine import RESULTS, machine, machine_name, versions
-from benchmarks.rows import Row, markdown
+from benchmarks.rows import FASTEST, Row, markdown
 from cfol_fast import atomic
 
 ROOT = Path(__file__).parent.parent
@@ -53,12 +53,15 @@ def document(rows: list[Row]) -> dict[str, Any]:
     return {"machine": machine(), "versions": versions(), "questions": [asdict(row) for row in rows]}
 
 
-def kept(path: Path, asked: list[str], answers: dict[str, list[Row]]) -> list[Row]:
-    """The rows of an earlier run, with those of the questions asked now replaced in their places."""
-    new = {(row.name, row.against.split(" (")[0]): row for question in asked for row in answers[question]}
+def kept(path: Path, new: list[Row]) -> list[Row]:
+    """The rows of the file, with those that were measured anew in the places of the old ones."""
+
+    def key(row: Row) -> tuple[str, str]:
+        return row.name, row.against.removesuffix(FASTEST)
+
+    newer = {key(row): row for row in new}
     old = [Row(**row) for row in json.loads(path.read_text())["questions"]] if path.exists() else []
-    rows = [new.pop((row.name, row.against.split(" (")[0]), row) for row in old]
-    return rows + list(new.values())
+    return [newer.pop(key(row), row) for row in old] + list(newer.values())
 
 
 def update_readme(rows: list[Row]) -> None:
@@ -74,19 +77,20 @@ def main() -> None:
     args = parser.parse_args()
     asked = args.questions or list(QUESTIONS)
     began = time.monotonic()
-    answers: dict[str, list[Row]] = {}
+    path = RESULTS / f"{machine_name()}.json"
+    rows: list[Row] = []
     for question in asked:
         print(f"--- {question}", flush=True)
-        answers[question] = ask(question, args.tiny)
-    print(f"--- {(time.monotonic() - began) / 60:.1f} minutes")
+        rows += ask(question, args.tiny)
+        if not args.tiny:  # at once: an interrupted run keeps its answers
+            atomic.write_json(path, document(kept(path, rows)))
     if args.tiny:
         return
     if not args.questions:
+        atomic.write_json(path, document(rows))
         subprocess.run([sys.executable, "-m", "benchmarks.step_profile"], check=True, cwd=ROOT)
-    path = RESULTS / f"{machine_name()}.json"
-    rows = kept(path, asked, answers) if args.questions else [row for name in asked for row in answers[name]]
-    atomic.write_json(path, document(rows))
-    update_readme(rows)
+    update_readme([Row(**row) for row in json.loads(path.read_text())["questions"]])
+    print(f"--- {(time.monotonic() - began) / 60:.1f} minutes")
 
 
 if __name__ == "__main__":

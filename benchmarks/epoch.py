@@ -91,14 +91,18 @@ def measure(tiny: bool) -> list[Row]:
     peers.require(("torchattacks",), tiny)
     steps = 2 if tiny else round(len(data.load("fashion-mini").train) / BATCH)
     formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-    usual = {
-        f"{workers} workers, {layout}": usual_epoch(steps, formats[layout], workers)
+    ways = {
+        f"{workers} workers, {layout}": (formats[layout], workers)
         for workers in ((0,) if tiny else (0, 1, 2))
         for layout in formats
     }
-    race = interleaved(usual, 1, warm_up=0 if tiny else 1)
+    race = interleaved(
+        {name: usual_epoch(max(1, steps // 5), *way) for name, way in ways.items()}, 1 if tiny else 2
+    )
     best = min(race, key=lambda name: race[name].best)
-    timings = interleaved({"ours": trainer_epoch(steps), "usual": usual[best]}, 2 if tiny else 5)
+    timings = interleaved(
+        {"ours": trainer_epoch(steps), "usual": usual_epoch(steps, *ways[best])}, 2 if tiny else 4
+    )
     name = f"one epoch end to end, demo network, {steps * BATCH:,} embedded images"
     against = "the usual way: PIL `DataLoader`, `torch.multinomial` per batch, torchattacks PGD"
     return [faster(name, against, timings["ours"], timings["usual"], 2, f"theirs with {best}, its best")]

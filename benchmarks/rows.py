@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.timing import Timing
 
 AT_LEAST, AT_MOST = ">=", "<="
+FASTEST = " (the fastest peer)"  # behind the name of the one that a target is about
 
 
 @dataclass(frozen=True)

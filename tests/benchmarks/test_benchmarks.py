@@ -83,4 +83,4 @@ def test_asking_one_question_again_replaces_its_rows_and_no_others(tmp_path):
     path = tmp_path / "machine.json"
     path.write_text(json.dumps({"questions": [asdict(row) for row in old]}))
     new = Row("b", "y", 2.0, None, 1.0, 1.0, "n")
-    assert kept(path, ["pgd"], {"pgd": [new]}) == [old[0], new]
+    assert kept(path, [new]) == [old[0], new]
