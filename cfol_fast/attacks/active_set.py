@@ -35,27 +35,32 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
         result = clean.clone()
         predicted, fooled = y.clone(), ~alive
 
-        def check(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
-            """Notes the iterate of every row; returns which positions are still right."""
+        def note(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
+            """Keeps the iterates that fool the model; returns the positions of the examples that are left."""
             guess = logits.argmax(1)
-            result[rows], predicted[rows], fooled[rows] = adv, guess, guess != y[rows]
-            return (guess == y[rows]).nonzero().squeeze(1)
+            wrong = guess != y[rows]
+            at = wrong.nonzero().squeeze(1)
+            if len(at):
+                changed = rows[at]
+                result[changed], predicted[changed], fooled[changed] = adv[at], guess[at], True
+            return (~wrong).nonzero().squeeze(1)
 
         for _ in range(attack.restarts):
             # the noise is drawn for the whole batch, so that an example's start does not depend on the others' fate
             start = attack.start(clean, eps)
             rows = (~fooled).nonzero().squeeze(1)
-            adv = _take(start, rows)
+            adv, images = _take(start, rows), _take(clean, rows)
             for _ in range(attack.steps):
                 if not len(rows):
                     break
                 logits, grad = attack.gradient(net, adv, target[rows])
-                kept = check(rows, adv, logits)
-                if len(kept) < len(rows):
-                    rows, adv, grad = rows[kept], _take(adv, kept), _take(grad, kept)
-                attack.ascend_(adv, _take(clean, rows), grad, _each(eps, rows), _each(step, rows))
+                left = note(rows, adv, logits)
+                if len(left) < len(rows):
+                    rows, adv, images, grad = rows[left], *(_take(t, left) for t in (adv, images, grad))
+                attack.ascend_(adv, images, grad, _each(eps, rows), _each(step, rows))
             if len(rows):
-                check(rows, adv, logits_of(net, adv).float())
+                left = note(rows, adv, logits_of(net, adv).float())
+                result[rows[left]] = _take(adv, left)
     return Outcome(result.to(x.dtype), fooled, predicted)
 
 

@@ -117,9 +117,11 @@ class _Run:
             self.clean[rows] = clean.cpu()
             for place, one in batched.items():
                 if active_set and isinstance(one, attack_kinds.PGD):
-                    alive = clean == y
-                    guess = self._predict(attack_survivors(one, x, y, alive).x_adv, number)
-                    guess = torch.where(alive, guess, clean)
+                    alive = (clean == y).nonzero().squeeze(1)
+                    outcome = attack_survivors(one, x, y, clean == y)
+                    guess = clean.clone()
+                    if len(alive):
+                        guess[alive] = self._predict(outcome.x_adv[alive], number)
                 else:
                     guess = self._predict(one(x, y), number)
                 self.predictions[place][rows] = guess.cpu()
