@@ -39,18 +39,6 @@ inline void check_eta(double eta) {
   if (!(eta >= 0.0 && eta <= 1e9)) value_error("eta must be in [0, 1e9], got ", eta);
 }
 
-// Not torch::stable::new_empty: that looks its op up by name, which costs a third of a draw.
-inline Tensor new_vector(const Tensor& like, ScalarType type, int64_t length) {
-  const int64_t stride = 1;
-  const int32_t dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(type));
-  int32_t device_type, device_index;
-  AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &length, &stride, dtype, device_type, device_index, &handle));
-  return Tensor(handle);
-}
-
 // Scratch memory of one call: of torch's allocator on a GPU (it belongs to the stream), plain on the CPU, where that is
 // faster.
 template <class Device, class T>

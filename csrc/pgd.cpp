@@ -8,16 +8,6 @@
 namespace cfol {
 namespace {
 
-bool is_channels_last(const Tensor& t) {
-  if (t.dim() != 4) return false;
-  int64_t expected = 1;
-  for (const int64_t d : {1, 3, 2, 0}) {
-    if (t.size(d) != 1 && t.stride(d) != expected) return false;
-    expected *= t.size(d);
-  }
-  return true;
-}
-
 ImageLayout layout_of(const Tensor& x) {
   check_dtype(x, ScalarType::Float, "x");
   if (x.dim() < 1) value_error("x must have a batch dimension, got a tensor without dimensions");
@@ -26,16 +16,6 @@ ImageLayout layout_of(const Tensor& x) {
   const bool contiguous = x.is_contiguous();
   if (!contiguous && !is_channels_last(x)) value_error("x must be contiguous or channels_last");
   return {batch, channels, channels > 0 ? per_example / channels : 0, !contiguous};
-}
-
-void check_like(const Tensor& t, const Tensor& x, const char* name) {
-  check_dtype(t, ScalarType::Float, name);
-  check_same_device(t, x, name, "x");
-  bool same = t.dim() == x.dim();
-  for (int64_t d = 0; same && d < x.dim(); ++d) same = t.size(d) == x.size(d);
-  if (!same) value_error(name, " must have the shape of x, ", shape_text(x), ", got ", shape_text(t));
-  for (int64_t d = 0; d < x.dim(); ++d)
-    if (x.size(d) > 1 && t.stride(d) != x.stride(d)) value_error(name, " must have the memory format of x");
 }
 
 template <class Device>
@@ -72,8 +52,8 @@ template <class Device>
 void pgd_step(Tensor adv, const Tensor& x, const Tensor& grad, double step, double eps, std::optional<Tensor> step_each,
               std::optional<Tensor> eps_each, bool l2, std::optional<Tensor> fault) {
   const ImageLayout layout = layout_of(x);
-  check_like(adv, x, "adv");
-  check_like(grad, x, "grad");
+  check_like(adv, x, "adv", "x");
+  check_like(grad, x, "grad", "x");
   const PerExample size = per_example<Device>(step, step_each, x, "step");
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
   const Device device(x);

@@ -145,6 +145,28 @@ inline void check_vector(const Tensor& t, ScalarType type, int64_t length, const
   if (!t.is_contiguous()) value_error(name, " must be contiguous");
 }
 
+inline bool is_channels_last(const Tensor& t) {
+  if (t.dim() != 4) return false;
+  int64_t expected = 1;
+  for (const int64_t d : {1, 3, 2, 0}) {
+    if (t.size(d) != 1 && t.stride(d) != expected) return false;
+    expected *= t.size(d);
+  }
+  return true;
+}
+
+// A float32 tensor with the shape and the memory format of another.
+inline void check_like(const Tensor& t, const Tensor& other, const char* name, const char* other_name) {
+  check_dtype(t, ScalarType::Float, name);
+  check_same_device(t, other, name, other_name);
+  bool same = t.dim() == other.dim();
+  for (int64_t d = 0; same && d < other.dim(); ++d) same = t.size(d) == other.size(d);
+  if (!same) value_error(name, " must have the shape of ", other_name, ", ", shape_text(other), ", got ", shape_text(t));
+  for (int64_t d = 0; d < other.dim(); ++d)
+    if (other.size(d) > 1 && t.stride(d) != other.stride(d))
+      value_error(name, " must have the memory format of ", other_name);
+}
+
 inline void check_rng(const Tensor& rng) { check_vector(rng, ScalarType::Long, 2, "rng"); }
 
 template <class T>
@@ -162,5 +184,23 @@ inline int32_t* fault_data(const std::optional<Tensor>& fault, const Tensor& lik
 
 inline const RngState* rng_data(const Tensor& rng) { return reinterpret_cast<const RngState*>(rng.const_data_ptr()); }
 inline RngState* rng_data_mutable(const Tensor& rng) { return reinterpret_cast<RngState*>(rng.mutable_data_ptr()); }
+
+// ---- allocation ---------------------------------------------------------------------------------------------------------
+// Not torch::stable::new_empty: that looks its op up by name, which costs a third of a draw.
+inline Tensor new_strided(const Tensor& like, ScalarType type, std::initializer_list<int64_t> sizes,
+                          std::initializer_list<int64_t> strides) {
+  const int32_t dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(type));
+  int32_t device_type, device_index;
+  AtenTensorHandle handle;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(),
+                                                         dtype, device_type, device_index, &handle));
+  return Tensor(handle);
+}
+
+inline Tensor new_vector(const Tensor& like, ScalarType type, int64_t length) {
+  return new_strided(like, type, {length}, {1});
+}
 
 }  // namespace cfol

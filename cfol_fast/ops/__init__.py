@@ -2,6 +2,7 @@
 the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference*.py."""
 
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
+from cfol_fast.ops.convolution import input_gradient
 from cfol_fast.ops.exp3 import (
     class_tally_,
     exp3_distribution,
@@ -35,6 +36,7 @@ __all__ = [
     "fault_messages",
     "gather_augment",
     "group_by_class",
+    "input_gradient",
     "new_fault",
     "new_rng",
     "new_tally",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.attacks import PGD, tracing
-from cfol_fast.attacks.convolution import FrozenConvolution, few_channels_gradient
+from cfol_fast.attacks.convolution import FrozenConvolution, convolution
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.tracing import plan_for
 from tests.attacks.small_models import SmallNet, Trained, awaken
@@ -266,19 +266,24 @@ def test_a_plan_does_not_keep_its_model_alive() -> None:
 
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 3)])
 @pytest.mark.parametrize(
-    ("stride", "padding", "dilation"), [((1, 1), (1, 1), (1, 1)), ((2, 3), (2, 0), (1, 2))]
+    ("stride", "padding", "dilation"),
+    [((1, 1), (0, 0), (1, 1)), ((1, 1), (2, 2), (1, 1)), ((2, 3), (2, 0), (1, 2))],
 )
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_gradient_of_few_channels_is_the_convolutions(
-    kernel: tuple, stride: tuple, padding: tuple, dilation: tuple, channels: int
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_input_gradient_of_a_frozen_convolution_is_the_convolutions(
+    kernel: tuple, stride: tuple, padding: tuple, dilation: tuple, channels: int, relu: bool
 ) -> None:
     torch.manual_seed(0)
     x = torch.rand(2, channels, 12, 13, requires_grad=True)
     weight = torch.randn(6, channels, *kernel)
     y = F.conv2d(x, weight, None, stride, padding, dilation)
+    y = y.relu() if relu else y
     grad = torch.randn_like(y)
-    layer = FrozenConvolution(weight, None, stride, padding, dilation, 1, False, False)
+    layer = FrozenConvolution(weight, None, stride, padding, dilation, 1, relu, False)
     assert layer.output_pixels(x) == y.shape[2] * y.shape[3]
+    frozen = convolution(x, layer)
+    torch.testing.assert_close(frozen, y)
     torch.testing.assert_close(
-        few_channels_gradient(grad, x, weight, layer), torch.autograd.grad(y, x, grad)[0]
+        torch.autograd.grad(frozen, x, grad)[0], torch.autograd.grad(y, x, grad)[0], atol=1e-4, rtol=1e-4
     )

@@ -23,6 +23,10 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
     w, base = torch.linspace(-1, 1, K).double(), torch.full((K,), 1 / K).double()
     chances = torch.full((B,), 1 / N).double()
     tree = ops.sum_tree_new(N)
+    map_and_weight = (
+        torch.rand(2, 5, 6, 4, generator=g).contiguous(memory_format=torch.channels_last),
+        torch.rand(5, 3, 3, 3, generator=g),
+    )
     jitter = (8, 8, 2, True, True, 0.25, 0.25, 0.25, 2.0, 0)
 
     def rng() -> torch.Tensor:
@@ -31,6 +35,7 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
     calls: dict[str, tuple[Any, ...]] = {
         "pgd_start": (x, 0.0, eps, rng(), False, ops.new_fault()),
         "pgd_step": (x.clone(), x, x - 0.5, 0.02, 0.1, None, None, False, None),
+        "input_gradient": (*map_and_weight, None, 1, 1),
         "exp3_distribution": (w, base, 0.5),
         "exp3_draw": (w, base, 0.5, offsets, members, rng(), B),
         "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
