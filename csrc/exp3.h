@@ -49,12 +49,12 @@ struct ClassDraw {
   int64_t index, label;
 };
 
-CFOL_HD ClassDraw draw_example(const int64_t* cdf, int64_t k, ClassMembers classes, RngState rng, int64_t slot) {
-  const Random4 r = random4(rng, Stream::kClassDraw, static_cast<uint64_t>(slot));
+// random: of the stream kClassDraw and the draw's slot.
+CFOL_HD ClassDraw draw_example(const int64_t* cdf, int64_t k, ClassMembers classes, Random2 random) {
   const uint64_t total = static_cast<uint64_t>(cdf[k - 1]);
-  const int64_t y = find_class(cdf, k, static_cast<int64_t>(uniform_below(join64(r.x, r.y), total)));
+  const int64_t y = find_class(cdf, k, static_cast<int64_t>(uniform_below(random.first, total)));
   const int64_t begin = classes.offsets[y], size = classes.offsets[y + 1] - begin;
-  int64_t at = begin + static_cast<int64_t>(uniform_below(join64(r.z, r.w), static_cast<uint64_t>(size > 0 ? size : 1)));
+  int64_t at = begin + static_cast<int64_t>(uniform_below(random.second, static_cast<uint64_t>(size > 0 ? size : 1)));
   at = at < 0 ? 0 : at >= classes.examples ? classes.examples - 1 : at;  // wrong offsets must not leave the memory
   return {classes.members[at], y};
 }

@@ -44,9 +44,19 @@ CFOL_HD Random4 random4(RngState rng, Stream stream, uint64_t slot) {
   return philox4x32(rng.seed, (rng.step << 8) | static_cast<uint64_t>(stream), slot);
 }
 
-CFOL_HD float uniform01(uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }  // [0, 1), exact
-
 CFOL_HD uint64_t join64(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
+
+// The same as two numbers of 64 bits: what a draw needs.
+struct Random2 {
+  uint64_t first, second;
+};
+
+CFOL_HD Random2 random2(RngState rng, Stream stream, uint64_t slot) {
+  const Random4 r = random4(rng, stream, slot);
+  return {join64(r.x, r.y), join64(r.z, r.w)};
+}
+
+CFOL_HD float uniform01(uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }  // [0, 1), exact
 
 // An integer in [0, n) from 64 random bits; the bias is below n / 2^64.
 CFOL_HD uint64_t uniform_below(uint64_t bits, uint64_t n) {

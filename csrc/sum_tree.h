@@ -89,12 +89,12 @@ struct TreeDraw {
   int64_t t;     // where in the root's sum; -1: uniform
 };
 
-CFOL_HD TreeDraw start_draw(RngState rng, int64_t slot, double gamma, int64_t leaves, int64_t total) {
-  const Random4 r = random4(rng, Stream::kExampleDraw, static_cast<uint64_t>(slot));
+// random: of the stream kExampleDraw and the draw's slot.
+CFOL_HD TreeDraw start_draw(Random2 random, double gamma, int64_t leaves, int64_t total) {
   const uint64_t threshold = static_cast<uint64_t>(gamma * 0x1p53);
-  if ((join64(r.x, r.y) >> 11) < threshold)
-    return {static_cast<int64_t>(uniform_below(join64(r.z, r.w), static_cast<uint64_t>(leaves))), -1};
-  return {0, static_cast<int64_t>(uniform_below(join64(r.z, r.w), static_cast<uint64_t>(total)))};
+  if ((random.first >> 11) < threshold)
+    return {static_cast<int64_t>(uniform_below(random.second, static_cast<uint64_t>(leaves))), -1};
+  return {0, static_cast<int64_t>(uniform_below(random.second, static_cast<uint64_t>(total)))};
 }
 
 CFOL_HD double tree_chance(int64_t leaf, int64_t total, double gamma, int64_t leaves) {

@@ -82,7 +82,7 @@ def read_tally(tally: Tensor) -> tuple[Tensor, Tensor]:
 
 def as_loss(loss: Tensor) -> Tensor:
     """Zero-one losses may come as bool; every other dtype but float32 is refused by the op, which says so."""
-    return (loss.to(torch.float32) if loss.dtype == torch.bool else loss).contiguous()
+    return (loss.to(torch.float32) if loss.dtype is torch.bool else loss).contiguous()
 
 
 @fake("exp3_distribution")

@@ -17,6 +17,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 library = torch.ops.cfol_fast
+_is_compiling = torch.compiler.is_compiling
 _EXCEPTIONS: dict[str, type[Exception]] = {"ValueError: ": ValueError, "TypeError: ": TypeError}
 
 # The bits of csrc/faults.h
@@ -32,7 +33,7 @@ FAULTS = {
 
 def call(op: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a native op; its error messages name the Python exception they stand for."""
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return op(*arguments)
     try:
         return op(*arguments)

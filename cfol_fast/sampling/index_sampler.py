@@ -84,7 +84,7 @@ class IndexSampler(Sampler[int], ABC):
 
 def bandit_loss(loss: Tensor) -> Tensor:
     """Losses as the ops take them: float32 or bool."""
-    return loss if loss.dtype in (torch.float32, torch.bool) else loss.to(torch.float32)
+    return loss if loss.dtype is torch.float32 or loss.dtype is torch.bool else loss.to(torch.float32)
 
 
 def checked_gamma(gamma: float) -> float:

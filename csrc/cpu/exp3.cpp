@@ -1,11 +1,15 @@
 #include "../exp3.h"
 
+#include <algorithm>
+
 #include "../parallel.h"
+#include "random_span.h"
 
 namespace cfol::cpu {
 namespace {
 
 constexpr int64_t kGrain = 2048;  // draws a thread takes at least
+constexpr int64_t kChunk = 128;   // draws whose random numbers are made together
 
 // Eight running maxima: one would be a chain of dependent comparisons that no compiler may break up.
 CFOL_SIMD double largest_of(const double* w, int64_t k) {
@@ -57,10 +61,15 @@ void exp3_distribution(const double* w, const double* base, int64_t k, double ga
 void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y) {
   const RngState state = *rng;
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const ClassDraw draw = draw_example(cdf, k, classes, state, i);
-      idx[i] = draw.index;
-      y[i] = draw.label;
+    Random2 random[kChunk];
+    for (int64_t first = begin; first < end; first += kChunk) {
+      const int64_t count = std::min(kChunk, end - first);
+      random_span(state, Stream::kClassDraw, first, count, random);
+      for (int64_t i = 0; i < count; ++i) {
+        const ClassDraw draw = draw_example(cdf, k, classes, random[i]);
+        idx[first + i] = draw.index;
+        y[first + i] = draw.label;
+      }
     }
   });
   rng->step += 1;

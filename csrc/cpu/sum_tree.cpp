@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../parallel.h"
+#include "random_span.h"
 
 namespace cfol::cpu {
 namespace {
@@ -64,8 +65,10 @@ void sum_tree_draw(const int64_t* tree, TreeLayout layout, double gamma, RngStat
   parallel_for(n, kDrawGrain, [&](int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += kChunk) {
       const int64_t count = std::min(kChunk, end - first);
+      Random2 random[kChunk];
       TreeDraw draws[kChunk];
-      for (int64_t i = 0; i < count; ++i) draws[i] = start_draw(state, first + i, gamma, layout.leaves, total);
+      random_span(state, Stream::kExampleDraw, first, count, random);
+      for (int64_t i = 0; i < count; ++i) draws[i] = start_draw(random[i], gamma, layout.leaves, total);
       for (int level = layout.levels - 1; level >= 0; --level)
         for (int64_t i = 0; i < count; ++i) {
           TreeDraw& draw = draws[i];

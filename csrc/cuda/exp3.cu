@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
     draw_kernel(const int64_t* __restrict__ cdf, int64_t k, ClassMembers classes, const RngState* __restrict__ rng,
                 int64_t n, int64_t* __restrict__ idx, int64_t* __restrict__ y) {
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
-    const ClassDraw draw = draw_example(cdf, k, classes, *rng, i);
+    const ClassDraw draw = draw_example(cdf, k, classes, random2(*rng, Stream::kClassDraw, static_cast<uint64_t>(i)));
     idx[i] = draw.index;
     y[i] = draw.label;
   }

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
                 int64_t n, int64_t* __restrict__ idx, double* __restrict__ p) {
   const int64_t total = tree[layout.root()];
   for (int64_t i = first_element(); i < n; i += grid_stride()) {
-    TreeDraw draw = start_draw(*rng, i, gamma, layout.leaves, total);
+    TreeDraw draw = start_draw(random2(*rng, Stream::kExampleDraw, static_cast<uint64_t>(i)), gamma, layout.leaves, total);
     if (draw.t >= 0)
       for (int level = layout.levels - 1; level >= 0; --level)
         draw.node = draw.node * kFanOut + find_child(tree + layout.offset[level] + draw.node * kFanOut, &draw.t);
