@@ -50,6 +50,9 @@ def test_zero_one_losses_may_be_bool():
     [
         ([0, 2], [1.0, 1.0], r"y must be in \[0, 2\), got 2 for example 1"),
         ([0, -1], [1.0, 1.0], r"y must be in \[0, 2\), got -1"),
+        ([-(2**63), 1], [1.0, 1.0], r"y must be in \[0, 2\), got -9223372036854775808"),
+        ([0, 2**63 - 1], [1.0, 1.0], r"y must be in \[0, 2\), got 9223372036854775807"),
+        ([0, 1], [-1e-30, 1.0], r"loss must be in \[0, 1\], got -1e-30 for example 0"),
         ([0, 1], [1.0, float("nan")], r"loss must be in \[0, 1\], got nan"),
         ([0, 1], [1.5, 1.0], r"loss must be in \[0, 1\], got 1.5 for example 0"),
         ([0, 1], [1.0], r"loss must have shape \(2,\), got \(1,\)"),
