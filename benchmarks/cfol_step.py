@@ -15,7 +15,7 @@ SHARE = 0.005  # of the step
 def measure(tiny: bool) -> list[Row]:
     problem = Problem("resnet18@0.125", batch=4, images=100, steps=2) if tiny else Problem()
     cfol, erm = OurStep(problem), OurStep(problem, "erm")
-    timings = interleaved({"cfol": cfol, "bare": bare_passes(problem), "erm": erm}, 2 if tiny else 3)
+    timings = interleaved({"cfol": cfol, "bare": bare_passes(problem), "erm": erm}, 2 if tiny else 5)
     name = f"whole CFOL-AT step, ResNet-18, batch {problem.batch}"
     passes = f"bare passes: {problem.steps} x (forward + input backward) + 1 x (forward + backward), eager, contiguous"
     rows = [faster(name, passes, timings["cfol"], timings["bare"], 1.15)]

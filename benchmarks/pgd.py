@@ -18,7 +18,7 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 
 
 def measure(tiny: bool) -> list[Row]:
-    small = ("resnet18@0.125", 4, 2) if tiny else ("resnet18", 64, 2)
+    small = ("resnet18@0.125", 4, 2) if tiny else ("resnet18", 64, 4)
     rows = question(
         "PGD-7, ResNet-18, batch {batch}", *small, channels=3, side=32, eps=8 / 255, target=1.25, tiny=tiny
     )

@@ -81,14 +81,24 @@ def plot(curves: dict[Axis, list[float]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, places = plt.subplots(1, len(curves), figsize=(4 * len(curves), 3.4), layout="constrained")
+    # One scale for all: on scales of their own the noise of the flat curves would look like growth.
+    figure, places = plt.subplots(
+        1, len(curves), figsize=(4 * len(curves), 3.4), sharey=True, layout="constrained"
+    )
     for place, (axis, times) in zip(places, curves.items(), strict=True):
         place.plot(axis.sizes, [1e3 * time for time in times], "o-", label="measured")
         work = [axis.work(size) for size in axis.sizes]
         expected = [1e3 * times[-1] * share / work[-1] for share in work]
         place.plot(axis.sizes, expected, "--", color="grey", label="in proportion to the network's work")
-        place.set(xscale="log", yscale="log", xlabel=axis.title, ylabel="milliseconds a step")
-        place.legend(fontsize=7)
+        place.set(xscale="log", yscale="log", xlabel=axis.title)
+        place.set_xticks(axis.sizes, [f"{size:,}" for size in axis.sizes])
+        place.minorticks_off()
+    every = [1e3 * time for times in curves.values() for time in times]
+    low, high = min(every) / 3, max(every) * 2
+    ticks = [tick for power in range(-2, 6) for tick in (10.0**power, 3 * 10.0**power) if low < tick < high]
+    places[0].set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+    places[0].set(ylim=(low, high), ylabel="milliseconds a step")
+    places[0].legend(fontsize=8, loc="lower right")
     figure.suptitle("A CFOL-AT step (PGD-7, ResNet-18 at a quarter of its width) as the work grows")
     figure.savefig(path, dpi=110)
     plt.close(figure)

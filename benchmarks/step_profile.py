@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm"),
     "our ops: PGD step and start": ("cfol_fast::pgd",),
     "our ops: gather + augment": ("cfol_fast::gather",),
+    "our ops: input gradient of the first layer": ("cfol_fast::input_gradient",),
     "our ops: bandit and tally": ("cfol_fast::",),
     "optimiser": ("aten::_fused_sgd", "Optimizer"),
     "copies and changes of layout": (
