@@ -67,6 +67,7 @@ class FFCVSource:
             columns = (torch.from_numpy(self.file.heights), torch.from_numpy(self.file.widths))
             self._sizes = torch.stack(columns, 1).to(self.device)
         self._workers = workers or min(os.cpu_count() or 1, 8)
+        self._places = torch.arange(0, device=self.device)  # of a batch's images in it, kept for the next
         self._loader: Any = None
         self._feeds: list[Any] = []
 
@@ -99,7 +100,9 @@ class FFCVSource:
                 if left == 0:
                     feed.finish()
                 pixels = feed.pull()
-                idx = drawn.popleft().to(self.device, non_blocking=True)
+                idx = drawn.popleft()
+                if idx.device != self.device:
+                    idx = idx.to(self.device, non_blocking=True)
                 yield (
                     idx,
                     self._augmented(torch.from_numpy(pixels), idx, augment),
@@ -119,7 +122,8 @@ class FFCVSource:
                 raise InputError(
                     "this source is feeding already: end that loop first, or open a second source"
                 )
-            feed = ffcv_feed.Feed(self._loader, width, lag, cuda)
+            threads = ffcv_feed.threads_for(self.file, width, self._loader.num_workers)
+            feed = ffcv_feed.Feed(self._loader, width, lag, cuda or self.device.type == "cuda", threads)
         self._feeds.append(feed)
         return feed
 
@@ -130,7 +134,9 @@ class FFCVSource:
             self.device.type == "cuda"
         ):  # by way of pinned memory, so that the trainer does not wait for the copy
             rows = rows.pin_memory().to(self.device, non_blocking=True)
-        places = torch.arange(count, device=self.device)
+        if len(self._places) != count:
+            self._places = torch.arange(count, device=self.device)
+        places = self._places
         table = None
         if self._sizes is None:
             assert self._own_size is not None

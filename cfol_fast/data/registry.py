@@ -195,7 +195,7 @@ _thin = imbalance
 def channel_statistics(images: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
     count, total, squares = 0, torch.zeros(images.channels).double(), torch.zeros(images.channels).double()
-    for i in range(0, len(images), max(1, len(images) // most)):
+    for i in range(0, len(images), max(1, -(-len(images) // most))):  # rounded up: never more than `most`
         pixels = images.image(i).reshape(-1, images.channels).double() / 255
         count += len(pixels)
         total += pixels.sum(0)

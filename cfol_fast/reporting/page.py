@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -87,7 +88,9 @@ def _part(comparison: Comparison, number: int, count: int, before: str, pictures
         _table_section(made[key]) for key in ("evaluations", "checkpoints", "classes", "runs") if key in made
     ]
     blocks += [_configuration(comparison), _versions(comparison)]
-    return f'<article id="{part_key(number, count, "report")}"{" class=part" if number else ""}>{top}{"".join(blocks)}</article>\n'
+    article = f'<article id="report"{" class=part" if number else ""}>{top}{"".join(blocks)}</article>\n'
+    # Text is escaped and holds no quotation mark, so this finds the ids of elements alone.
+    return re.sub(r' id="(?!part\d)([^"]+)"', lambda found: f' id="{part_key(number, count, found[1])}"', article)
 
 
 def _notices(comparison: Comparison) -> str:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from cfol_fast import data, ops, sampling
 from cfol_fast.data import beton
+from cfol_fast.data.ffcv_install import quietly
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.test_beton import smooth
@@ -31,6 +32,12 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if type(t).__name__ == "Feed"]
 
 
+def feeding():
+    with quietly():
+        from cfol_fast.data import ffcv_feed
+    return ffcv_feed
+
+
 def drawn(seed: int, size: int = 64, n: int = 5000):
     generator = torch.Generator().manual_seed(seed)
     return lambda: torch.randint(0, n, (size,), generator=generator)
@@ -47,7 +54,10 @@ def equal(a, b) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("lag", [0, 2])
-def test_the_batches_are_those_of_the_resident_source_bit_for_bit(mini, mini_beton, workers, lag):
+def test_the_batches_are_those_of_the_resident_source_bit_for_bit(
+    mini, mini_beton, monkeypatch, workers, lag
+):
+    monkeypatch.setattr(feeding(), "COPIED_BY_ONE_THREAD", 1)  # or one thread would copy these small batches
     source = data.FFCVSource(mini_beton, lag=lag, augment=EVERYTHING, seed=7, workers=workers)
     other = data.ResidentSource(mini.train, augment=EVERYTHING, seed=7)
     assert equal(source.feed(drawn(1), 6), other.feed(drawn(1), 6))
@@ -119,6 +129,37 @@ def test_a_run_is_continued_from_its_state(mini_beton, mini):
     assert equal(first.feed(draw, 3), resumed.feed(other, 3))
 
 
+def test_small_batches_are_copied_by_one_thread_and_large_ones_by_more(tmp_path):
+    images = data.ImageSet(smooth(4, 64, 64), torch.arange(4) % 2, ["a", "b"])
+    raw = beton.write(tmp_path / "raw.beton", images)
+    jpg = beton.write(tmp_path / "jpg.beton", images, mode="jpg")
+    fitting = feeding().COPIED_BY_ONE_THREAD // (64 * 64 * 3)
+    threads_for = feeding().threads_for
+    assert [threads_for(raw, width, 8) for width in (1, fitting, 4 * fitting + 4, 90 * fitting)] == [
+        1,
+        1,
+        4,
+        8,
+    ]
+    assert threads_for(jpg, 1, 8) == 8  # to decode a JPEG is work
+
+
+def test_the_next_loop_has_the_memory_of_the_one_before(shared):
+    """New memory for each epoch costs a page fault for every page of it."""
+
+    def banks(size: int) -> list[int]:
+        feed = shared.feed(lambda: torch.arange(size), 2)
+        next(feed)
+        at = [pixels.ctypes.data for pixels, _ in shared._feeds[0]._banks]
+        feed.close()
+        return at
+
+    first = banks(6)
+    assert len(set(first)) == shared.lag + 3
+    assert banks(12) != first  # an evaluation, say
+    assert banks(6) == first
+
+
 # ---------------------------------------------------------------- the lag
 
 
@@ -126,8 +167,7 @@ def test_a_run_is_continued_from_its_state(mini_beton, mini):
 @pytest.mark.parametrize("slow", ["nobody", "trainer", "loader"])
 def test_a_change_after_step_t_is_seen_at_exactly_t_plus_1_plus_lag(shared, monkeypatch, lag, slow):
     """The version of the distribution each batch was drawn with, whoever of the two threads is ahead."""
-    from cfol_fast.data import ffcv_feed
-
+    ffcv_feed = feeding()
     handed_out = threading.Semaphore(0)
     if slow == "loader":  # decodes a batch only when the trainer stands at it
         decode = ffcv_feed.Feed._decode
@@ -252,7 +292,7 @@ def test_trap_an_error_in_the_loader_s_thread_reaches_the_trainer(shared, monkey
     def broken(*args):
         raise OSError("the disk went away")
 
-    monkeypatch.setattr("cfol_fast.data.ffcv_feed.Feed.run_pipeline", broken)
+    monkeypatch.setattr("cfol_fast.data.ffcv_feed.Feed._decode", broken)
     with pytest.raises(OSError, match="the disk went away"):
         next(iter(shared.feed(lambda: torch.arange(4), 5)))
     assert not threads()
@@ -308,17 +348,20 @@ def test_trap_the_user_s_random_numbers_are_not_touched(mini_beton):
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_trap_a_damaged_jpeg_inside_is_named_and_not_decoded_to_noise(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_trap_a_damaged_jpeg_inside_is_named_and_not_decoded_to_noise(tmp_path, workers):
     images = data.ImageSet(smooth(6, 64, 48), torch.arange(6) % 2, ["a", "b"])
     file = beton.write(tmp_path / "a.beton", images, mode="jpg")
     content = bytearray((tmp_path / "a.beton").read_bytes())
     at = int(file.pointers[4])
     content[at : at + 200] = bytes(200)
     (tmp_path / "a.beton").write_bytes(content)
-    source = data.FFCVSource(tmp_path / "a.beton", workers=1)
+    source = data.FFCVSource(tmp_path / "a.beton", workers=workers)
     with pytest.raises(ValueError, match=r"a\.beton: image 4 is damaged"):
         list(source.batches(3))
     assert not threads()
+    (_, x, _), *_ = source.feed(lambda: torch.tensor([3, 0, 5]), 4)  # the others, where the damaged one was
+    assert x.std() > 0.01
 
 
 def test_two_sources_may_be_read_at_the_same_time(mini_beton, mini):
@@ -384,3 +427,16 @@ def test_on_a_gpu_the_batches_are_the_resident_source_s(mini, mini_beton, lag):
     again = drawn(1)
     other = data.ResidentSource(mini.train, augment=EVERYTHING, device="cuda", seed=7)
     assert equal(ours, other.feed(lambda: again().cuda(), 6))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_pixels_on_their_way_are_not_overwritten(mini, mini_beton):
+    """Indices drawn on the CPU, and a GPU that is far behind."""
+    ours = data.FFCVSource(mini_beton, lag=1, device="cuda").feed(drawn(1), 20)
+    batches = []
+    for batch in ours:
+        torch.cuda._sleep(20_000_000)
+        batches.append(batch)
+    again = drawn(1)
+    other = data.ResidentSource(mini.train, device="cuda")
+    assert equal(batches, other.feed(lambda: again().cuda(), 20))

@@ -249,6 +249,15 @@ class TestBadInput:
         with pytest.raises(ValueError, match="some class"):
             ops.exp3_distribution(doubles(-INFINITY, -INFINITY, -INFINITY), self.base, 0.5)
 
+    @pytest.mark.parametrize("gamma", [1e-12, 1.1e-6, 1e-3, 1.0])
+    @pytest.mark.parametrize("k", [2, 10_000])
+    def test_a_base_that_is_a_distribution_is_never_refused(self, k, gamma):
+        generator = torch.Generator().manual_seed(k)
+        base = torch.rand(k, dtype=torch.float64, generator=generator)
+        w = torch.randn(k, dtype=torch.float64, generator=generator)
+        p = ops.exp3_distribution(w, base / base.sum(), gamma)[0]
+        assert float(p.sum()) == pytest.approx(1.0, abs=1e-12)
+
     def test_a_base_that_is_no_distribution(self):
         with pytest.raises(ValueError, match=r"base must sum to 1, got 1\.5"):
             ops.exp3_distribution(self.w, doubles(0.5, 0.5, 0.5), 0.5)
