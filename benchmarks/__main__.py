@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import readme
 from benchmarks.machine import RESULTS, machine, machine_name, versions
-from benchmarks.rows import FASTEST, Row, markdown
+from benchmarks.rows import FASTEST, Row
 from cfol_fast import atomic
 
 ROOT = Path(__file__).parent.parent
@@ -64,12 +64,6 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
     return [newer.pop(key(row), row) for row in old] + list(newer.values())
 
 
-def update_readme(rows: list[Row]) -> None:
-    facts = machine()
-    head = f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads, torch {versions()['torch']}, float32."
-    readme.replace_section("table", f"{head}\n\n{markdown(rows)}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("questions", nargs="*", choices=[[], *QUESTIONS], help="default: all of them")
@@ -89,7 +83,7 @@ def main() -> None:
     if not args.questions:
         atomic.write_json(path, document(rows))
         subprocess.run([sys.executable, "-m", "benchmarks.step_profile"], check=True, cwd=ROOT)
-    update_readme([Row(**row) for row in json.loads(path.read_text())["questions"]])
+    readme.update(json.loads(path.read_text()))
     print(f"--- {(time.monotonic() - began) / 60:.1f} minutes")
 
 

@@ -84,14 +84,18 @@ def seconds(value: float | None) -> str:
 
 
 def ratio(value: float) -> str:
-    return f"{value:,.0f}x" if value >= 100 else f"{value:.3g}x" if value >= 0.01 else f"{100 * value:.2g} %"
+    if value < 1e-5:
+        return "under 0.001 %"
+    if value < 0.01:
+        return f"{100 * value:.2g} %"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}x"
 
 
 def goal(target: str | None) -> str:
     if target is None:
         return ""
     sign, number = target.split()
-    return f"{sign} {ratio(float(number))}"
+    return f"{sign} {100 * float(number):g} %" if float(number) < 0.01 else f"{sign} {number}x"
 
 
 def markdown(rows: list[Row]) -> str:

@@ -89,7 +89,7 @@ def main() -> None:
     text = "\n\n".join((table(large, 1), table(small, 1 if args.tiny else 10)))
     print(text)
     if not args.tiny:
-        readme.replace_section("profile", text)
+        readme.replace_section(readme.HERE, "profile", text)
 
 
 if __name__ == "__main__":

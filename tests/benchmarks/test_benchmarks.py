@@ -8,7 +8,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from benchmarks import readme
 from benchmarks.__main__ import QUESTIONS, document, kept
+from benchmarks.machine import RESULTS
 from benchmarks.rows import Row, at_most, faster, markdown
 from benchmarks.timing import Timing, interleaved
 
@@ -84,3 +86,22 @@ def test_asking_one_question_again_replaces_its_rows_and_no_others(tmp_path):
     path.write_text(json.dumps({"questions": [asdict(row) for row in old]}))
     new = Row("b", "y", 2.0, None, 1.0, 1.0, "n")
     assert kept(path, [new]) == [old[0], new]
+
+
+def test_the_readme_files_show_the_stored_results():
+    """Of the machine whose results are stored; with several, of the one measured last."""
+    stored = [path for path in RESULTS.glob("*.json") if path.name != "peers_agree.json"]
+    assert stored
+    wanted = [readme.sections(json.loads(path.read_text())) for path in stored]
+    for path, name in wanted[0]:
+        begin, end = readme.marks(name)
+        shown = path.read_text(encoding="utf-8").split(begin)[1].split(end)[0].strip()
+        assert shown in [sections[path, name] for sections in wanted]
+
+
+def test_every_target_that_was_missed_is_explained():
+    text = readme.HERE.read_text(encoding="utf-8").split("## Targets that were missed")[1].split("\n## ")[0]
+    for path in RESULTS.glob("*-cores.json"):
+        for row in json.loads(path.read_text())["questions"]:
+            if Row(**row).reached is False:
+                assert f"**{row['name'].split(',')[0]}**" in text, row["name"]
