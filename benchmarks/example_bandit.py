@@ -28,6 +28,9 @@ def contestants(n: int) -> dict[str, Callable[[], object]]:
     def native() -> None:
         ours.update(ours.draw(BATCH), loss)
 
+    def empty() -> None:
+        ours.update(ours.draw(0), loss[:0])
+
     def torch_ops() -> None:
         idx, p = batched.draw(BATCH)
         batched.update(idx, loss, p)
@@ -38,6 +41,7 @@ def contestants(n: int) -> dict[str, Callable[[], object]]:
 
     return {
         "ours": native,
+        "empty": empty,
         "torch": torch_ops,
         **{who: partial(python, make(n)) for who, (make, _) in TREES.items()},
     }
@@ -64,6 +68,9 @@ def measure(tiny: bool) -> list[Row]:
             faster(name, against, timings[n, "ours"], timings[n, who], 300 if first else None)
             for who, (_, against) in TREES.items()
         ]
+        if first:
+            floor = "the same calls with nothing to draw or update: what Python and torch's dispatcher take"
+            rows.append(faster(name, floor, timings[n, "ours"], timings[n, "empty"]))
     few, many = timings[sizes[0], "ours"].best, timings[sizes[-1], "ours"].best
     note = "ours is the larger, theirs the smaller"
     growth = f"example bandit, growth to N = {sizes[-1]:,}"
