@@ -90,7 +90,9 @@ def _part(comparison: Comparison, number: int, count: int, before: str, pictures
     blocks += [_configuration(comparison), _versions(comparison)]
     article = f'<article id="report"{" class=part" if number else ""}>{top}{"".join(blocks)}</article>\n'
     # Text is escaped and holds no quotation mark, so this finds the ids of elements alone.
-    return re.sub(r' id="(?!part\d)([^"]+)"', lambda found: f' id="{part_key(number, count, found[1])}"', article)
+    return re.sub(
+        r' id="(?!part\d)([^"]+)"', lambda found: f' id="{part_key(number, count, found[1])}"', article
+    )
 
 
 def _notices(comparison: Comparison) -> str:

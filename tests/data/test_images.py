@@ -188,7 +188,9 @@ def test_the_paper_s_data_sets_have_the_paper_s_radius():
 def test_channel_statistics_look_at_no_more_images_than_they_say():
     images = torch.zeros(9, 2, 2, 1, dtype=torch.uint8)
     images[::2] = 255  # of nine images at most five: every second one
-    assert channel_statistics(data.ImageSet(images, torch.zeros(9, dtype=torch.int64), ["a"]), most=5)[0] == (1.0,)
+    assert channel_statistics(data.ImageSet(images, torch.zeros(9, dtype=torch.int64), ["a"]), most=5)[0] == (
+        1.0,
+    )
 
 
 def test_channel_statistics_are_those_of_all_pixels():
