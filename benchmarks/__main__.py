@@ -66,10 +66,14 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("questions", nargs="*", choices=[[], *QUESTIONS], help="default: all of them")
+    parser.add_argument(
+        "questions", nargs="*", metavar="QUESTION", help=f"default: all of {', '.join(QUESTIONS)}"
+    )
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes; nothing is written")
     args = parser.parse_args()
     asked = args.questions or list(QUESTIONS)
+    if unknown := [question for question in asked if question not in QUESTIONS]:
+        parser.error(f"there is no question {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
     began = time.monotonic()
     path = RESULTS / f"{machine_name()}.json"
     rows: list[Row] = []
@@ -81,8 +85,10 @@ def main() -> None:
     if args.tiny:
         return
     if not args.questions:
-        atomic.write_json(path, document(rows))
         subprocess.run([sys.executable, "-m", "benchmarks.step_profile"], check=True, cwd=ROOT)
+        whole = document(rows)
+        whole["machine"]["minutes"] = round((time.monotonic() - began) / 60, 1)
+        atomic.write_json(path, whole)
     readme.update(json.loads(path.read_text()))
     print(f"--- {(time.monotonic() - began) / 60:.1f} minutes")
 

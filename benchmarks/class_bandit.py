@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.bandits import LoopBandit, TorchBandit
+from benchmarks.bandits import ListBandit, LoopBandit, TorchBandit
 from benchmarks.rows import Row, at_most, faster, main
 from benchmarks.timing import interleaved
 from cfol_fast import ClassSampler
@@ -26,6 +26,7 @@ def contestants(k: int) -> dict[str, Callable[[], object]]:
     y = torch.arange(BATCH) % k
     loss = (torch.arange(BATCH) % 2).float()
     ours, batched, loop = ClassSampler(labels, num_classes=k), TorchBandit(labels, k), LoopBandit(labels, k)
+    lists, listed = ListBandit(labels, k), (y.tolist(), loss.tolist())
 
     def native() -> None:
         ours.draw(BATCH)
@@ -39,7 +40,11 @@ def contestants(k: int) -> dict[str, Callable[[], object]]:
         loop.draw(BATCH)
         loop.update(y, loss)
 
-    return {"ours": native, "torch": torch_ops, "python": python}
+    def plain() -> None:
+        lists.draw(BATCH)
+        lists.update(*listed)
+
+    return {"ours": native, "torch": torch_ops, "python": python, "lists": plain}
 
 
 def measure(tiny: bool) -> list[Row]:
@@ -52,6 +57,8 @@ def measure(tiny: bool) -> list[Row]:
         batched, loop = TARGETS.get(k, (None, None))
         rows.append(faster(name, "batched in torch", timings[k, "ours"], timings[k, "torch"], batched))
         rows.append(faster(name, "one at a time in Python", timings[k, "ours"], timings[k, "python"], loop))
+        fastest = "in Python on lists, p once a batch (the fastest we could write)"
+        rows.append(faster(name, fastest, timings[k, "ours"], timings[k, "lists"], loop))
     few, many = timings[sizes[0], "ours"].best, timings[sizes[-2 if len(sizes) > 2 else -1], "ours"].best
     larger = sizes[-2 if len(sizes) > 2 else -1]
     rows.append(

@@ -17,6 +17,7 @@ from cfol_fast import data, ops
 
 AUGMENT = ops.Augment(pad=4, crop=True, flip=True)
 BATCH = 128
+WITHIN = round(1 / 1.1, 3)  # at most 10 % longer
 Batches = Iterator[tuple[Tensor, ...]]
 
 
@@ -51,8 +52,10 @@ def question(count: int, side: int, tiny: bool) -> Row:
         contestants = {"ours": lambda: trained_on(late()), "own": lambda: trained_on(own())}
         timings = interleaved(contestants, 2 if tiny else 15)
         source.close()
-    name = f"FFCV feed with lag 1, {side}x{side} raw, batch {BATCH}"
-    return faster(name, "FFCV's own loader on a fixed order", timings["ours"], timings["own"], 0.9, per=count)
+    name = f"FFCV feed with lag 1, {side}x{side} raw, batch {BATCH}, time an image"
+    return faster(
+        name, "FFCV's own loader on a fixed order", timings["ours"], timings["own"], WITHIN, per=count
+    )
 
 
 if __name__ == "__main__":

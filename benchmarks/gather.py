@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 from torchvision import transforms
@@ -14,6 +18,21 @@ from cfol_fast import ops
 
 AUGMENT = ops.Augment(pad=4, crop=True, flip=True)
 BATCH = 128
+
+
+def ffcv_pass(path: Path, repetitions: int) -> Callable[[], None]:
+    """A pass with the number of workers that needs the least CPU time."""
+
+    def reader(loader: Any) -> Callable[[], None]:
+        def read() -> None:
+            for _ in pictures.batches_of(loader):
+                pass
+
+        return read
+
+    ways = {n: reader(pictures.ffcv_loader(path, BATCH, n, augment=True)) for n in range(1, THREADS + 1)}
+    race = interleaved(ways, repetitions)
+    return ways[min(race, key=lambda n: race[n].cpu_best)]
 
 
 def measure(tiny: bool) -> list[Row]:
@@ -39,16 +58,14 @@ def measure(tiny: bool) -> list[Row]:
     )
     loader = pictures.one_pass(pictures.PILImages(image_set, usual), BATCH)
     with pictures.raw_beton(image_set) as path:
-        ffcv = pictures.ffcv_loader(path, BATCH, THREADS, augment=True)
-
-        def read() -> None:
-            for _ in pictures.batches_of(ffcv):
-                pass
-
+        read = ffcv_pass(path, 2 if tiny else 3)
         calls = {"ours": ours, "unfold": unfold, "ffcv": read, "pil": loader}
         timings = interleaved(calls, 2 if tiny else 7)
     name = "gather + flip + crop, 32x32, CPU time an image"
-    peers = (("unfold", "an `unfold`-based gather in torch", 3), ("ffcv", "FFCV, raw images", 3))
+    peers = (
+        ("unfold", "an `unfold`-based gather in torch", 3),
+        ("ffcv", "FFCV, raw images from the page cache", 3),
+    )
     rows = [
         faster(name, against, timings["ours"], timings[peer], target, cpu=True, per=count)
         for peer, against, target in peers

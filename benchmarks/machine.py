@@ -6,6 +6,8 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "name": machine_name(),
+        "date": time.strftime("%Y-%m-%d"),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": THREADS,
@@ -55,8 +58,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str | None:
+    """The commit that is measured, where this is a checkout."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, cwd=RESULTS, capture_output=True, text=True, check=False)
+    return f"commit {found.stdout.strip()}" if found.returncode == 0 else None
+
+
 def versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"cfol_fast": commit(), "python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

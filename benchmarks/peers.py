@@ -118,5 +118,6 @@ def pgd_attacks(
         "cleverhans": lambda: cleverhans_pgd(model, eps, step, steps),
         "pyautoattack": lambda: apgd(model, eps, steps),
     }
-    found = {name: makers[name]() for name in require(PACKAGES, tiny)}
+    shown = {"pyautoattack": "pyautoattack's APGD with as many passes"}
+    found = {shown.get(name, name): makers[name]() for name in require(PACKAGES, tiny)}
     return {EAGER: plain_pgd(model, eps, step, steps), **found}

@@ -19,7 +19,7 @@ HEADLINES = (
     ("one epoch end to end", "the usual way"),
     ("class bandit, draw + update of 128, k = 10", "batched in torch"),
     ("gather + flip + crop", "FFCV"),
-    ("what CFOL costs over ERM, resnet18", "the step with the uniform sampler"),
+    ("what CFOL costs over ERM: its draw + update, resnet18", "the whole ERM step"),
 )
 
 
@@ -27,9 +27,13 @@ def sections(document: dict[str, Any]) -> dict[tuple[Path, str], str]:
     """(file, section) -> text, from what a results file holds."""
     rows = [Row(**row) for row in document["questions"]]
     machine, torch = document["machine"], document["versions"]["torch"]
-    head = f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, torch {torch}, float32"
+    head = (
+        f"{machine['date']}, {document['versions']['cfol_fast']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['threads']} threads, torch {torch}, float32"
+    )
+    whole = f" The whole run took {machine['minutes']} minutes." if "minutes" in machine else ""
     return {
-        (HERE, "table"): f"{head}.\n\n{markdown(rows)}",
+        (HERE, "table"): f"{head}.{whole}\n\n{markdown(rows)}",
         (PROJECT, "speed"): f"On the CPU ({head}):\n\n{headlines(rows)}",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,7 +56,10 @@ def faster(
     mine, other = (ours.cpu_best, theirs.cpu_best) if cpu else (ours.best, theirs.best)
     wall, busy = ours.best / theirs.best, ours.cpu_best / max(theirs.cpu_best, 1e-9)
     by = f"wall {1 / wall:.2f}x" if cpu else f"CPU {1 / max(busy, 1e-9):.2f}x"
-    facts = f"medians {theirs.median / ours.median:.2f}x, {by}, {len(ours.wall)} repetitions"
+    middle = (
+        statistics.median(theirs.cpu) / statistics.median(ours.cpu) if cpu else theirs.median / ours.median
+    )
+    facts = f"medians {middle:.2f}x, {by}, {len(ours.wall)} repetitions"
     goal = None if target is None else f"{AT_LEAST} {target:g}"
     return Row(
         name, against, other / mine, goal, mine / per, other / per, "; ".join(filter(None, (note, facts)))

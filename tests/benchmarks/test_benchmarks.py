@@ -101,7 +101,9 @@ def test_the_readme_files_show_the_stored_results():
 
 def test_every_target_that_was_missed_is_explained():
     text = readme.HERE.read_text(encoding="utf-8").split("## Targets that were missed")[1].split("\n## ")[0]
-    for path in RESULTS.glob("*-cores.json"):
+    for path in RESULTS.glob("*.json"):
+        if path.name == "peers_agree.json":
+            continue
         for row in json.loads(path.read_text())["questions"]:
             if Row(**row).reached is False:
                 assert f"**{row['name'].split(',')[0]}**" in text, row["name"]
