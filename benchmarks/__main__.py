@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
     return [newer.pop(key(row), row) for row in old] + list(newer.values())
 
 
+def updated(path: Path, new: list[Row]) -> dict[str, Any]:
+    """The file with these rows measured anew, each marked so: machine and versions stay those of the whole run."""
+    if not path.exists():
+        return document(new)
+    again = f"asked again on {machine()['date']}, {versions()['cfol_fast']}"
+    marked = [replace(row, note=f"{row.note}; {again}") for row in new]
+    stored: dict[str, Any] = json.loads(path.read_text())
+    return {**stored, "questions": [asdict(row) for row in kept(path, marked)]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -81,7 +91,7 @@ def main() -> None:
         print(f"--- {question}", flush=True)
         rows += ask(question, args.tiny)
         if not args.tiny:  # at once: an interrupted run keeps its answers
-            atomic.write_json(path, document(kept(path, rows)))
+            atomic.write_json(path, updated(path, rows))
     if args.tiny:
         return
     if not args.questions:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import readme
-from benchmarks.__main__ import QUESTIONS, document, kept
+from benchmarks.__main__ import QUESTIONS, document, kept, updated
 from benchmarks.machine import RESULTS
 from benchmarks.rows import Row, at_most, faster, markdown
 from benchmarks.timing import Timing, interleaved
@@ -86,6 +86,17 @@ def test_asking_one_question_again_replaces_its_rows_and_no_others(tmp_path):
     path.write_text(json.dumps({"questions": [asdict(row) for row in old]}))
     new = Row("b", "y", 2.0, None, 1.0, 1.0, "n")
     assert kept(path, [new]) == [old[0], new]
+
+
+def test_a_question_asked_again_says_so_and_leaves_the_rest_as_it_was(tmp_path):
+    old, path = Row("a", "x", 1.0, None, 1.0, 1.0, "n"), tmp_path / "machine.json"
+    whole = {"machine": {"minutes": 9}, "versions": {"torch": "1"}, "questions": [asdict(old)]}
+    path.write_text(json.dumps(whole))
+    new = updated(path, [Row("a", "x", 2.0, None, 1.0, 1.0, "n")])
+    assert (new["machine"], new["versions"]) == (whole["machine"], whole["versions"])
+    assert new["questions"][0]["ratio"] == 2.0
+    assert new["questions"][0]["note"].startswith("n; asked again on 20")
+    assert updated(tmp_path / "none.json", [old])["questions"] == [asdict(old)]
 
 
 def test_the_readme_files_show_the_stored_results():
