@@ -157,6 +157,9 @@ def _dry_run(names: list[str], args: argparse.Namespace) -> None:
     seen: dict[str, bool] = {}
     for name in names:
         made = plan(load_recipe(name), args.scale, args.data)
+        for cell in made.cells:
+            if cell.absent and cell.entry.pretrained is not None:
+                print(f"without   {cell.entry.title} of {name}, which needs {cell.entry.pretrained.hint}")
         for job in made.jobs():
             if job.name not in seen:
                 seen[job.name] = job.finished(out)

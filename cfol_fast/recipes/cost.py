@@ -39,6 +39,6 @@ def estimate(plan: Plan) -> str:
         minutes = scale_rules("mini", plan.root)["minutes_a_run"] * sum(
             2 if j.config.method == "two-run" else 1 for j in jobs
         )
-        return f"at most {minutes:.0f} min on two cores"
+        return f"about {minutes:.0f} min on two cores"
     total = sum(hours(job.config) for job in jobs)
     return f"about {total:.0f} GPU hours" if total >= 10 else f"about {total:.1f} GPU hours"

@@ -6,6 +6,7 @@ Why an ordering of the paper is not shown cannot be computed: a person writes it
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,14 @@ from cfol_fast.recipes.table import NAME
 from cfol_fast.recipes.toml_files import read_toml
 
 NOTES = "notes.toml"
+VERDICTS = (
+    "shown",
+    "shown, within the deviation",
+    "shown (one seed)",
+    "not shown (one seed)",
+    "not shown, within the deviation",
+    "not shown",
+)
 UNEXPLAINED = "(no explanation written yet)"
 
 
@@ -74,12 +83,10 @@ def _scale(
     folder: Path, scale: str, tables: list[tuple[Path, dict[str, Any]]], notes: Mapping[str, Any]
 ) -> list[str]:
     runs = {run for _, table in tables for run in table["runs"]}
-    shown = [claim for _, table in tables for claim in table["claims"] if claim["holds"]]
-    claims = [claim for _, table in tables for claim in table["claims"] if claim["holds"] is not None]
     lines = [
         f"## The {scale} scale: {len(tables)} tables and figures, {len(runs)} runs",
         "",
-        f"Of {len(claims)} orderings that the paper reports, {len(shown)} are shown.",
+        _summary(tables),
         "",
         "| recipe | paper | seeds | orderings shown | valid |",
         "|---|---|---|---|---|",
@@ -97,6 +104,21 @@ def _scale(
     for place, table in tables:
         lines += ["", *_section(folder, place, table, notes.get(f"{scale}/{table['recipe']}", {}))]
     return [*lines, ""]
+
+
+def _summary(tables: list[tuple[Path, dict[str, Any]]]) -> str:
+    """How many of the paper's orderings are shown; a comparison of the same runs that stands in several tables counts once."""
+    distinct: dict[str, Mapping[str, Any]] = {}
+    for _, table in tables:
+        for claim in table["claims"]:
+            if claim["holds"] is not None:
+                key = json.dumps([claim["compared"], claim["metric"], table["checkpoint"]], sort_keys=True)
+                distinct.setdefault(key, claim)
+    sizes: dict[str, int] = {}
+    for claim in distinct.values():
+        sizes[render.verdict(claim)] = sizes.get(render.verdict(claim), 0) + 1
+    listed = "; ".join(f"{word}: {sizes[word]}" for word in VERDICTS if word in sizes)
+    return f"The paper's orderings, {len(distinct)} distinct comparisons (the same runs stand in several tables): {listed}."
 
 
 def _anchor(table: Mapping[str, Any]) -> str:
@@ -120,6 +142,6 @@ def _section(folder: Path, place: Path, table: Mapping[str, Any], notes: Mapping
         lines += ["", f"![{figure}]({relative}/{figure}.png)"]
     lines += [
         "",
-        f"Files: [{relative}]({relative}); the runs' `config.json`, `metrics.jsonl` and `result.json` are in [{Path(relative).parent.as_posix()}/runs]({Path(relative).parent.as_posix()}/runs).",
+        f"Files: [{relative}]({relative}), a page of them by `cfol-fast report {relative}` in this folder; the runs' `config.json`, `metrics.jsonl` and `result.json` are in [{Path(relative).parent.as_posix()}/runs]({Path(relative).parent.as_posix()}/runs).",
     ]
     return lines

@@ -66,13 +66,19 @@ def page_tables(table: Mapping[str, Any]) -> list[Table]:
     """The recipe's table beside the paper's, and the orderings, as the report shows tables."""
     notes = " ".join(table["footnotes"])
     where = f"Ours, and {paper.reference(table['recipe']) or 'the paper'}; small: ours minus the paper's, in points. In percent."
+    if table["scale"] == "mini":
+        where += f" Ours: {', '.join(table['datasets'])}, {', '.join(table['models'])}; the paper's numbers are those of its own data sets and networks."
+        if (table["valid"] or {}).get("ok") is False:
+            where += " Not valid: ERM-AT's robust average is below three times chance."
     shown = _columns(table) if table["layout"] == "columns" else _rows(table)
     tables = [Table("recipe", table["title"], f"{where} {notes}".strip(), *shown)]
     if table["claims"]:
         rows = []
         for claim in table["claims"]:
+            spread = f" ± {claim['deviation']:.4f}" if claim["deviation"] is not None else ""
             margins = [
-                Cell("–" if claim[who] is None else render.signed(claim[who])) for who in ("paper", "ours")
+                Cell("–" if claim[who] is None else render.signed(claim[who]) + spread * (who == "ours"))
+                for who in ("paper", "ours")
             ]
             rows.append(Row([claim["text"]], [*margins, Cell(render.verdict(claim))]))
         caption = "What the paper's numbers show, and whether ours show it: differences of accuracies."

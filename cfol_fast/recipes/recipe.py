@@ -54,6 +54,10 @@ class Block:
     run: dict[str, Any] = field(default_factory=dict)
     mini: dict[str, Any] = field(default_factory=dict)
     attack: dict[str, Any] | None = None
+    mini_title: str | None = None  # where the title says a number that the mini scale changes
+
+    def title_at(self, scale: str) -> str:
+        return self.mini_title if scale == "mini" and self.mini_title else self.title
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def load_recipe(name: str | Path) -> Recipe:
     if str(name).endswith(".toml"):
         return read_recipe(Path(name), str(name))
     if name not in (known := list_recipes()):
-        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.3)
+        close = difflib.get_close_matches(str(name).lower(), [*known, "all"], n=1, cutoff=0.3)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"no recipe is called {str(name)!r}{hint} (cfol-fast reproduce --list shows all)")
     return read_recipe(FOLDER / f"{name}.toml", str(name))

@@ -8,7 +8,10 @@ from typing import Any
 from cfol_fast.recipes.table import METRIC_TITLES
 
 KINDS = {"clean": "clean", "robust": "robust"}
-LEGEND = "Cells: ours (the paper's, ours − the paper's). Bold: the best of ours in that measure."
+LEGEND = (
+    "Cells: ours (the paper's, ours − the paper's). Bold: the best of ours in that measure. ±: the sample deviation over the seeds; "
+    "of a difference, the root of both squares' sum."
+)
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "‖": r"$\|$",
     "δ": r"$\delta$", "∞": r"$_\infty$", "≤": r"$\leq$", "γ": r"$\gamma$", "η": r"$\eta$", "α": r"$\alpha$", "±": r"$\pm$",
@@ -45,7 +48,7 @@ def _intro(table: Mapping[str, Any]) -> str:
                 f"a table needs at least {valid['limit']:.3f} (three times chance)."
             )
     if table["caption"]:
-        text += f' The paper says: "{table["caption"]}"'
+        text += f" The paper's point: {table['caption']}"
     return text
 
 
@@ -126,10 +129,15 @@ def _pipes(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def verdict(claim: Mapping[str, Any]) -> str:
     if claim["holds"] is None:
         return "not measured"
-    if not claim["holds"]:
-        return "not shown"
-    noisy = claim["deviation"] is not None and claim["ours"] < claim["deviation"]
-    return "shown, within the deviation" if noisy else "shown"
+    word = "shown" if claim["holds"] else "not shown"
+    if claim["deviation"] is None:
+        return f"{word} (one seed)"
+    return f"{word}, within the deviation" if is_noise(claim) else word
+
+
+def is_noise(claim: Mapping[str, Any]) -> bool:
+    """Whether the difference is smaller than its own deviation over the seeds."""
+    return claim["deviation"] is not None and abs(claim["ours"]) < claim["deviation"]
 
 
 def _orderings(table: Mapping[str, Any]) -> list[str]:

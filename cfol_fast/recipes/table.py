@@ -36,7 +36,7 @@ def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
         blocks.append(
             {
                 "name": block.name,
-                "title": block.title,
+                "title": block.title_at(scale),
                 "entries": [_entry(recipe, cell, out) for cell in cells],
             }
         )
@@ -183,6 +183,8 @@ def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "key": claim.key if len(blocks) == 1 else f"{block['name']}: {claim.key}",
                 "text": f"{_label(better)} above {_label(than)}, {kind} {METRIC_TITLES[statistic].lower()}"
                 + (f" ({block['title']})" if len(blocks) > 1 else ""),
+                "metric": claim.metric,
+                "compared": [[entry["runs"], entry["attack"]] for entry in (better, than)],
                 "paper": round(a["paper"] - b["paper"], 6) if known else None,
                 "ours": margin,
                 "deviation": round(math.hypot(*deviations), 6) if len(deviations) == 2 else None,

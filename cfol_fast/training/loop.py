@@ -293,8 +293,12 @@ def training_row(parts: Parts, at: Position) -> Row:
 
 
 def keep_best(config: TrainConfig, parts: Parts, at: Position, store: CheckpointStore, row: Row) -> None:
-    """Both early-stopping rules of the paper: the best average robust accuracy, and the best worst class."""
-    for name, value in ((BEST_AVERAGE, row["robust"]["average"]), (BEST_WORST, row["robust"]["worst"])):
+    """Both early-stopping rules of the paper: the best average robust accuracy, and the best worst class.
+
+    Training without an attack is stopped by the clean accuracies: what little robustness there is, is greatest at the start.
+    """
+    judged = row["clean" if config.attack.kind == "none" else "robust"]
+    for name, value in ((BEST_AVERAGE, judged["average"]), (BEST_WORST, judged["worst"])):
         if name not in at.best or value > at.best[name]["value"]:
             at.best[name] = {"epoch": at.epoch + 1, "value": value}
             store.save_best(name, {**weights(config, parts, at.epoch + 1), "validation": row})

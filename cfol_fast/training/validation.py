@@ -43,7 +43,8 @@ def final_test(
 ) -> dict[str, Any]:
     """Tests the last and the best checkpoints with the strong attack and writes gallery.json and result.json.
 
-    `test` is the checkpoint with the best average robust accuracy (the paper's rule), or the last one without a hold-out.
+    `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in training the best clean
+    one), or the last one without a hold-out.
     """
     epochs = {checkpoints.LAST: config.epochs or 0} | {
         name: int(kept["epoch"]) for name, kept in best.items()

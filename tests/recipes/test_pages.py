@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import figures, load_recipe, plan
+from cfol_fast.recipes import figures, list_recipes, load_recipe, plan, render
 from cfol_fast.recipes.index import UNEXPLAINED, stored, text, write_index
 from cfol_fast.recipes.page import page_tables, read_table, write_page
 from cfol_fast.recipes.reproduction import write
@@ -155,7 +155,12 @@ def test_the_committed_results_page_is_up_to_date() -> None:
 
 
 def test_the_committed_results_are_valid_and_explain_what_they_do_not_show() -> None:
+    assert {table["recipe"] for _, table in stored(RESULTS) if table["scale"] == "mini"} == set(
+        list_recipes()
+    )
     assert all((table["valid"] or {}).get("ok") is not False for _, table in stored(RESULTS))
+    for place, table in stored(RESULTS):
+        assert (place / "table.md").read_text(encoding="utf-8") == render.markdown(table)
     assert UNEXPLAINED not in (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
@@ -182,3 +187,22 @@ def test_four_methods_are_compared_over_three_seeds_in_the_committed_results() -
         assert [(entry["method"], entry["seeds"]) for entry in table["blocks"][0]["entries"]] == [
             (method, [0, 1, 2]) for method in ("erm", "cfol", "lcvar", "fol")
         ]
+
+
+def test_the_same_comparison_in_two_tables_counts_once(tmp_path: Path) -> None:
+    folder_of("cifar10", tmp_path / "mini")
+    alone = text(tmp_path)
+    claims = len(read_table(tmp_path / "mini" / "cifar10")["claims"])
+    assert f"{claims} distinct comparisons" in alone
+    folder_of("cifar100-stl10", tmp_path / "mini")  # at the mini scale these are the runs of cifar10
+    assert len(read_table(tmp_path / "mini" / "cifar100-stl10")["claims"]) > 0
+    assert f"{claims} distinct comparisons" in text(tmp_path)
+
+
+def test_a_radius_is_named_as_it_is_at_this_scale(tmp_path: Path) -> None:
+    table = read_table(folder_of("radius", tmp_path))
+    assert [block["title"] for block in table["blocks"]] == [
+        "‖δ‖∞ ≤ 0.1 (for 8/255)",
+        "‖δ‖∞ ≤ 0.15 (for 12/255)",
+    ]
+    assert load_recipe("radius").blocks[0].title_at("paper") == "‖δ‖∞ ≤ 8/255"

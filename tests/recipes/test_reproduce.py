@@ -299,6 +299,20 @@ def test_a_dry_run_shows_what_is_missing_and_trains_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_column_that_needs_a_checkpoint_says_so_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["reproduce", "larger-models", "--out", str(tmp_path), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "without   ERM-AT of larger-models, which needs the robust ResNet-50" in out
+    assert out.index("without") < out.index("missing")
+
+
+def test_a_name_in_capitals_is_understood_well_enough_to_help() -> None:
+    with pytest.raises(InputError, match="did you mean 'all'"):
+        load_recipe("ALL")
+
+
 def test_the_assumed_arithmetic_of_the_cost_estimate_is_that_of_the_models() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

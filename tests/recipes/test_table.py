@@ -85,6 +85,9 @@ def test_orderings_are_judged_with_the_paper_beside(tmp_path: Path) -> None:
     assert bad["holds"] is False
     assert render.verdict(bad) == "not shown"
     assert render.verdict({**good, "ours": 0.001, "deviation": 0.02}) == "shown, within the deviation"
+    assert render.verdict({**bad, "ours": -0.001, "deviation": 0.02}) == "not shown, within the deviation"
+    assert render.verdict({**good, "deviation": None}) == "shown (one seed)"
+    assert render.verdict({**bad, "deviation": None}) == "not shown (one seed)"
     assert render.verdict({**good, "holds": None}) == "not measured"
 
 
@@ -141,10 +144,10 @@ def test_tiny_imagenets_count_stands_beside_the_papers(tmp_path: Path) -> None:
             "block": "tiny-imagenet",
             "ours": 10,
             "classes": 10,
-            "paper": 123,
+            "paper": "123 of 200",
         }
     ]
-    assert "(the paper: 123)" in render.markdown(table)
+    assert "(the paper: 123 of 200)" in render.markdown(table)
 
 
 def test_markdown_has_the_papers_form(tmp_path: Path) -> None:
@@ -181,7 +184,7 @@ def test_latex_is_a_booktabs_table_without_stray_characters(tmp_path: Path) -> N
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
     assert r"{\bfseries 0.4000} (0.3200, +0.0800)" in body
-    assert r"$\|$$\delta$$\|$$_\infty$ $\leq$ 12/255" in body
+    assert r"$\|$$\delta$$\|$$_\infty$ $\leq$ 0.15 (for 12/255)" in body
     assert r"20 \% tail" in body
     columns = {line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}
     assert len(columns) == 1
