@@ -3,15 +3,18 @@
 import importlib
 import json
 import math
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
 import torch
 
-from benchmarks import readme
+from benchmarks import readme, step_profile
 from benchmarks.__main__ import QUESTIONS, document, kept, updated
 from benchmarks.machine import RESULTS
 from benchmarks.rows import Row, at_most, faster, markdown
+from benchmarks.steps import Problem
 from benchmarks.timing import Timing, interleaved
 
 FORM = ["name", "against", "ratio", "target", "ours_seconds", "theirs_seconds", "note"]
@@ -47,6 +50,20 @@ def test_a_question_runs_and_its_json_has_the_form(question):
     assert rows or (question == "gpu" and not torch.cuda.is_available())
     check_form(json.dumps(document(rows), allow_nan=False))
     assert len(markdown(rows).splitlines()) == len(rows) + 2
+
+
+def test_the_profile_sorts_the_whole_step_into_groups():
+    text = step_profile.table(Problem("resnet18@0.125", batch=4, images=100, steps=2), 1)
+    assert "| our ops: input gradient of the first layer |" in text
+    shares = [float(line.split("|")[5].strip(" %")) for line in text.splitlines() if line.count("%") == 2]
+    assert sum(shares) == pytest.approx(100, abs=1)
+
+
+def test_a_question_of_its_own_writes_its_rows_where_it_is_told(tmp_path):
+    answer = tmp_path / "rows.json"
+    command = [sys.executable, "-m", "benchmarks.pgd_step", "--tiny", "--json", str(answer)]
+    subprocess.run(command, check=True, cwd=RESULTS.parent.parent, capture_output=True)
+    assert [row["name"] for row in json.loads(answer.read_text())] == ["PGD step op, 4x3x8x8"] * 2
 
 
 def test_contestants_take_turns_and_each_repetition_begins_with_another():
