@@ -67,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(
-        "--dry-run", action="store_true", help="show which runs there are and which are missing, and stop"
+        "--dry-run",
+        action="store_true",
+        help="show which runs are missing and what would stop them (data, checkpoints), and stop",
     )
     parser.add_argument(
         "--force",
@@ -149,14 +151,15 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _dry_run(names: list[str], args: argparse.Namespace) -> None:
+    """What would be done, and what would stop it: nothing is trained or written."""
     from cfol_fast.recipes.planning import plan
     from cfol_fast.recipes.recipe import load_recipe
-    from cfol_fast.recipes.reproduction import default_out
+    from cfol_fast.recipes.reproduction import Loader, check, checkpoints_for, default_out
 
     out = args.out or default_out(args.scale)
-    seen: dict[str, bool] = {}
+    given, loader, seen = _checkpoints(args.checkpoint), Loader(), dict[str, bool]()
     for name in names:
-        made = plan(load_recipe(name), args.scale, args.data)
+        made = plan(load_recipe(name), args.scale, args.data, checkpoints_for(name, given, len(names)))
         for cell in made.cells:
             if cell.absent and cell.entry.pretrained is not None:
                 print(f"without   {cell.entry.title} of {name}, which needs {cell.entry.pretrained.hint}")
@@ -165,4 +168,8 @@ def _dry_run(names: list[str], args: argparse.Namespace) -> None:
                 seen[job.name] = job.finished(out)
                 settings = ", ".join(f"{key}={value}" for key, value in job.settings.items())
                 print(f"{'there  ' if seen[job.name] else 'missing'}  {job.name}  {settings}")
+        try:
+            check(made, out, loader)
+        except InputError as error:
+            print(f"not ready {error}")
     print(f"{len(seen)} runs, {sum(not there for there in seen.values())} missing, in {out / 'runs'}")

@@ -48,7 +48,7 @@ def reproduce(
     folder = Path(out).expanduser() if out is not None else default_out(scale)
     given = {name: Path(path) for name, path in (checkpoints or {}).items()}
     plans = [
-        plan(load_recipe(name), scale, data, _for(name, given, len(chosen)), device, download)
+        plan(load_recipe(name), scale, data, checkpoints_for(name, given, len(chosen)), device, download)
         for name in chosen
     ]
     takers = {entry.name for item in plans for entry in item.recipe.entries if entry.pretrained}
@@ -58,6 +58,7 @@ def reproduce(
     environments = runner.workers(parallel, device)
     for item in plans:
         check(item, folder, loader)
+    _make(folder / "runs")
     jobs = _union(plans)
     missing = [job for job in jobs if not job.finished(folder)]
     say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
@@ -78,7 +79,7 @@ def reproduce(
     return written
 
 
-def _for(name: str | Path, given: dict[str, Path], count: int) -> dict[str, Path]:
+def checkpoints_for(name: str | Path, given: dict[str, Path], count: int) -> dict[str, Path]:
     """Among several recipes a checkpoint goes to those that have such a column; to a single one all go, and it may object."""
     if count == 1:
         return given
@@ -112,7 +113,7 @@ class Loader:
 
 
 def check(item: Plan, out: Path, load: Loader) -> None:
-    """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages, the folder."""
+    """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages. Writes nothing."""
     from cfol_fast import models
 
     for job in item.jobs():
@@ -131,10 +132,13 @@ def check(item: Plan, out: Path, load: Loader) -> None:
             ) from None
         models.create(job.config.model.name or "", len(bundle.classes), bundle.size[0], bundle.channels)
     evaluating.check(item, out, load)
+
+
+def _make(folder: Path) -> None:
     try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror or error}") from None
+        raise InputError(f"cannot write to {folder.parent}: {error.strerror or error}") from None
 
 
 def command_line(

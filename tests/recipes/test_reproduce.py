@@ -306,6 +306,12 @@ def test_a_column_that_needs_a_checkpoint_says_so_before_anything_is_trained(
     out = capsys.readouterr().out
     assert "without   ERM-AT of larger-models, which needs the robust ResNet-50" in out
     assert out.index("without") < out.index("missing")
+    assert "not ready recipe larger-models needs the data set cifar10" in out
+    path = tmp_path / "no.pt"
+    command = ["reproduce", "larger-models", "--scale", "mini", "--out", str(tmp_path), "--dry-run"]
+    assert cli.main([*command, "--checkpoint", f"erm={path}"]) == 0
+    assert f"not ready there is no checkpoint {path}" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_name_in_capitals_is_understood_well_enough_to_help() -> None:
