@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 QUESTIONS = (
     "pgd",
     "pgd_step",
+    "input_gradient",
     "cfol_step",
     "class_bandit",
     "example_bandit",

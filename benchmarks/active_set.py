@@ -72,14 +72,11 @@ def measure(tiny: bool) -> list[Row]:
         "all": lambda: evaluate(model, x, y, attack=attack),
     }
     if peers.require(("torchattacks",), tiny):
-        ways = [
-            torchattacks_evaluation(model, memory_format, eps, step) for memory_format in FORMATS.values()
-        ]
-        race = interleaved(
-            {layout: partial(way, x[:256], y[:256]) for layout, way in zip(FORMATS, ways, strict=True)}, 2
-        )
-        best = min(range(len(ways)), key=lambda n: list(race.values())[n].best)
-        calls["torchattacks"] = partial(ways[best], x, y)
+        ways = {
+            layout: torchattacks_evaluation(model, chosen, eps, step) for layout, chosen in FORMATS.items()
+        }
+        race = interleaved({layout: partial(way, x[:256], y[:256]) for layout, way in ways.items()}, 2)
+        calls["torchattacks"] = partial(ways[min(race, key=lambda layout: race[layout].best)], x, y)
     robust = {
         name: evaluate(model, x, y, attack=attack, active_set=name == "active").robust
         for name in ("active", "all")

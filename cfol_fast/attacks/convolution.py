@@ -18,7 +18,7 @@ from cfol_fast import ops
 # Below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for channels_last:
 # 12.6 ms against 20 ms for 512 channels on 4x4 maps; from 8x8 on they are equal or slower.
 FEW_PIXELS = 16
-# Up to this many input channels our op has the input gradient in a fifth of oneDNN's time.
+# Up to this many input channels our op is faster than oneDNN's backward pass: benchmarks/input_gradient.py.
 FEW_CHANNELS = 4
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None

@@ -117,8 +117,8 @@ class _Run:
             self.clean[rows] = clean.cpu()
             for place, one in batched.items():
                 if active_set and isinstance(one, attack_kinds.PGD):
-                    alive = (clean == y).nonzero().squeeze(1)
-                    outcome = attack_survivors(one, x, y, clean == y)
+                    right = clean == y
+                    outcome, alive = attack_survivors(one, x, y, right), right.nonzero().squeeze(1)
                     guess = clean.clone()
                     if len(alive):
                         guess[alive] = self._predict(outcome.x_adv[alive], number)

@@ -160,9 +160,8 @@ def _dry_run(names: list[str], args: argparse.Namespace) -> None:
     given, loader, seen = _checkpoints(args.checkpoint), Loader(), dict[str, bool]()
     for name in names:
         made = plan(load_recipe(name), args.scale, args.data, checkpoints_for(name, given, len(names)))
-        for cell in made.cells:
-            if cell.absent and cell.entry.pretrained is not None:
-                print(f"without   {cell.entry.title} of {name}, which needs {cell.entry.pretrained.hint}")
+        for text in made.empty_columns():
+            print(f"without   {text}")
         for job in made.jobs():
             if job.name not in seen:
                 seen[job.name] = job.finished(out)

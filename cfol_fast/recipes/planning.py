@@ -85,6 +85,14 @@ class Plan:
     def missing(self, out: Path) -> list[Job]:
         return [job for job in self.jobs() if not job.finished(out)]
 
+    def empty_columns(self) -> list[str]:
+        """A sentence on each column that stays empty because its checkpoint was not given."""
+        return [
+            f"{cell.entry.title} of {self.recipe.name}, which needs {cell.entry.pretrained.hint}"
+            for cell in self.cells
+            if cell.absent and cell.entry.pretrained is not None
+        ]
+
     def cell(self, block: str, entry: str) -> Cell | None:
         return next((c for c in self.cells if (c.block.name, c.entry.name) == (block, entry)), None)
 

@@ -26,7 +26,10 @@ FOLDER = Path(__file__).parent / "files"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A column that may come from a checkpoint given by path instead of a run (`required`: at the paper's scale it must)."""
+    """A column that may come from a checkpoint given by path instead of a run.
+
+    required: at the paper's scale it is not trained here; without a checkpoint the column stays empty, which is said beforehand.
+    """
 
     model: str
     hint: str

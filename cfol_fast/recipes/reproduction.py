@@ -63,11 +63,8 @@ def reproduce(
     missing = [job for job in jobs if not job.finished(folder)]
     say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
     for item in plans:
-        for cell in item.cells:
-            if cell.absent and cell.entry.pretrained is not None:
-                say(
-                    f"{item.recipe.name}: column {cell.entry.title} will stay empty, it needs {cell.entry.pretrained.hint}"
-                )
+        for text in item.empty_columns():
+            say(f"without {text}")
     if environments:  # all recipes' runs together, so that no GPU waits for the end of a table
         runner.run_all(jobs, folder, environments, force, quiet, say)
     written = []
