@@ -27,13 +27,13 @@ EXTRAS = {
     "ffcv": (
         "ffcv",
         "training from FFCV files, for data that does not fit on the device",
-        "apt-get install libopencv-dev libturbojpeg0-dev pkg-config; pip install 'cfol-fast[ffcv]' pillow",
+        "apt-get install libopencv-dev libturbojpeg0-dev pkg-config; pip install ffcv==1.0.2 pillow",
     ),
-    "autoattack": ("pyautoattack", "evaluation with AutoAttack", "pip install 'cfol-fast[autoattack]'"),
+    "autoattack": ("pyautoattack", "evaluation with AutoAttack", "pip install pyautoattack"),
     "tensorboard": (
         "tensorboard",
         "TensorBoard events while training",
-        "pip install 'cfol-fast[tensorboard]'",
+        "pip install tensorboard",
     ),
     "matplotlib": ("matplotlib", "pictures beside the report page", "pip install matplotlib"),
 }

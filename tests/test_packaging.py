@@ -5,13 +5,14 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from cfol_fast import __version__
+from cfol_fast import __version__, doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 TEN_STEPS = """
@@ -93,3 +94,13 @@ def test_the_wheel_trains_ten_steps_away_from_the_checkout(wheel, tmp_path):
     elsewhere.mkdir()
     output = run(python, "-c", TEN_STEPS, site, cwd=elsewhere, PYTHONPATH="")
     assert output.splitlines()[-1] == "False"
+
+
+def test_the_doctor_names_what_the_extras_install():
+    """The package itself is on no index: a hint to install one of its extras from there would fail."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, requirements in extras.items():
+        if name != "dev":
+            hint = doctor.EXTRAS[name][2]
+            assert all(requirement in hint for requirement in requirements)
+            assert "cfol" not in hint

@@ -109,7 +109,7 @@ class AutoAttack:
         try:
             import pyautoattack
         except ModuleNotFoundError:
-            raise InputError("AutoAttack needs pyautoattack: pip install 'cfol-fast[autoattack]'") from None
+            raise InputError("AutoAttack needs pyautoattack: pip install pyautoattack") from None
         # a copy, because parts of AutoAttack leave gradients in the parameters
         model = copy.deepcopy(bare(self.model)).requires_grad_(False).eval()
         with torch.no_grad():

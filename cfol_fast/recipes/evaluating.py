@@ -27,9 +27,7 @@ def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> No
     for cell in plan.cells:
         wanted = cell.attack is not None and cell.attack["kind"] == "autoattack"
         if wanted and not there and not _done(plan, cell, out):
-            raise InputError(
-                f"recipe {plan.recipe.name} needs AutoAttack: pip install 'cfol_fast[autoattack]'"
-            )
+            raise InputError(f"recipe {plan.recipe.name} needs AutoAttack: pip install pyautoattack")
         for job, _ in _open_evaluations(plan, cell, out):
             if job.finished(out):
                 _kept(job, out, plan.recipe.checkpoint)

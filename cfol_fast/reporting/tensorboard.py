@@ -29,9 +29,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError(
-                "TensorBoard events need tensorboard: pip install 'cfol_fast[tensorboard]'"
-            ) from None
+            raise InputError("TensorBoard events need tensorboard: pip install tensorboard") from None
         self.classes = [str(name) for name in classes] if classes is not None else None
         self._writer = SummaryWriter(str(folder), purge_step=resume_step)
 

@@ -256,7 +256,7 @@ def test_autoattack_is_asked_for_before_anything_is_trained(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs AutoAttack: pip install 'cfol_fast\[autoattack\]'"):
+    with pytest.raises(InputError, match=r"needs AutoAttack: pip install pyautoattack"):
         reproduce("autoattack", "mini", tmp_path, say=silent)
 
 
