@@ -5,7 +5,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast import __version__, doctor
+from cfol_fast.recipes.toml_files import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 TEN_STEPS = """
@@ -98,7 +98,7 @@ def test_the_wheel_trains_ten_steps_away_from_the_checkout(wheel, tmp_path):
 
 def test_the_doctor_names_what_the_extras_install():
     """The package itself is on no index: a hint to install one of its extras from there would fail."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
     for name, requirements in extras.items():
         if name != "dev":
             hint = doctor.EXTRAS[name][2]

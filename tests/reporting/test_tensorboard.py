@@ -108,7 +108,7 @@ def test_events_after_the_step_a_run_continues_from_are_hidden(run, tmp_path):
     assert steps == [row["step"] for row in written]
 
 
-def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
+def test_without_tensorboard_the_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"cfol_fast\[tensorboard\]"):
+    with pytest.raises(InputError, match=r"pip install tensorboard"):
         TensorBoardLog(tmp_path)
