@@ -14,8 +14,8 @@ from benchmarks.pgd import FORMATS
 from benchmarks.rows import Row, faster, main
 from benchmarks.timing import interleaved
 from cfol_fast import data, evaluate
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.defaults import complete
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
 from cfol_fast.training.parts import build
 
 STEPS = 20

@@ -20,8 +20,8 @@ from benchmarks.rows import Row, faster, main
 from benchmarks.steps import Problem, UsualStep
 from benchmarks.timing import interleaved
 from cfol_fast import data, models
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.defaults import complete
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
 from cfol_fast.training.parts import build
 
 EPS, BATCH = 0.1, 128

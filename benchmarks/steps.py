@@ -13,7 +13,7 @@ from benchmarks import peers
 from benchmarks.bandits import TorchBandit
 from cfol_fast import PGD, data, methods, models
 from cfol_fast.data.registry import paper_augment
-from cfol_fast.training.config import OptimizerConfig
+from cfol_fast.runs.config import OptimizerConfig
 from cfol_fast.training.parts import new_optimizer
 from cfol_fast.training.step import DrawQueue, TrainingStep
 

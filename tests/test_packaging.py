@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cfol_fast import __version__, doctor
-from cfol_fast.recipes.toml_files import read_toml
+from cfol_fast import __version__
+from cfol_fast.commands import doctor
+from cfol_fast.runs.toml_files import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 TEN_STEPS = """

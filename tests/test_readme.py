@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cfol_fast import cli, methods
+from cfol_fast import methods
+from cfol_fast.commands import main as cli
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/own-loop.md", "CONTRIBUTING.md"]

@@ -17,10 +17,10 @@ from cfol_fast import ops
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.accuracy import ClassAccuracy
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.inputs import Source, as_source, check_pixels, class_names, logits_of
-from cfol_fast.evaluation.report import Evaluation
+from cfol_fast.runs.accuracy import ClassAccuracy
+from cfol_fast.runs.evaluation import Evaluation
 
 STEPS = 20  # of PGD, when an attack is given as a dict without them; the step is 2.5 eps / steps
 Progress = Callable[[int, int], Any]

@@ -1,6 +1,7 @@
 """Image classifiers for robust training; see `create`."""
 
 from cfol_fast.models.normalize import Normalize
+from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import create, names
 
-__all__ = ["Normalize", "create", "names"]
+__all__ = ["ModelSpec", "Normalize", "create", "names"]

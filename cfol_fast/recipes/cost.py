@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cfol_fast.recipes.planning import Plan, scale_rules, scales
 
 if TYPE_CHECKING:
-    from cfol_fast.training.config import TrainConfig
+    from cfol_fast.runs.config import TrainConfig
 
 # In multiply-adds of one forward pass: a pass forward is 1, backward to the pixels 1, to the weights as well 2.
 ATTACK_STEP, TRAINING_STEP = 2.0, 3.0

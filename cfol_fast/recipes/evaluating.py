@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from cfol_fast.data import ImageData
-    from cfol_fast.training.config import TrainConfig
+    from cfol_fast.runs.config import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -52,7 +52,7 @@ def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path
 def _pretrained(
     plan: Plan, cell: Cell, load: Callable[[TrainConfig], ImageData]
 ) -> tuple[nn.Module, ImageData, TrainConfig]:
-    from cfol_fast.evaluation.checkpoints import load_weights
+    from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.recipes.planning import configure
     from cfol_fast.training import complete
 
@@ -95,8 +95,8 @@ def _kept(job: Job, out: Path, checkpoint: str) -> Path:
 
 
 def _trained(path: Path, device: str) -> nn.Module:
+    from cfol_fast.machine import choose_device
     from cfol_fast.training import load
-    from cfol_fast.training.environment import choose_device
 
     return load(path, choose_device(device))
 
@@ -107,7 +107,7 @@ def _write(
     import torch
 
     from cfol_fast import data, evaluation
-    from cfol_fast.training.environment import choose_device
+    from cfol_fast.machine import choose_device
 
     where = choose_device(device)
     images = bundle.test

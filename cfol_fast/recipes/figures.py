@@ -8,8 +8,8 @@ from typing import Any
 
 from cfol_fast.recipes.recipe import Figure as Wanted
 from cfol_fast.reporting.charts import BarChart, Bars, Chart, Figure, Line, LineChart, Rule
-from cfol_fast.reporting.runs import load_run
 from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.records import load_run
 
 MANY = 30  # as in the report: more classes than this are thin columns in the order of their accuracy
 COLOURS = {"erm": 0, "cfol": 1, "lcvar": 2, "fol": 3, "trades": 5, "two-run": 6, "clean": 7}

@@ -18,7 +18,7 @@ from cfol_fast.recipes import render
 from cfol_fast.recipes.page import read_table
 from cfol_fast.recipes.recipe import list_recipes
 from cfol_fast.recipes.table import NAME
-from cfol_fast.recipes.toml_files import read_toml
+from cfol_fast.runs.toml_files import read_toml
 
 NOTES = "notes.toml"
 VERDICTS = (

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.recipes.toml_files import read_toml
+from cfol_fast.runs.toml_files import read_toml
 
 FILE = Path(__file__).with_name("paper.toml")
 

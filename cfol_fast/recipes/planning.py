@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.recipe import SCALES, Block, Entry, Recipe
-from cfol_fast.recipes.toml_files import read_toml
+from cfol_fast.runs.identity import identity
+from cfol_fast.runs.toml_files import read_toml
 
 if TYPE_CHECKING:
-    from cfol_fast.training.config import TrainConfig
-
-# Where a run is carried out and how often it saves: not what is computed. The test attack's batch size is of this kind too.
-INCIDENTAL = ("out", "device", "data.root", "data.download", "data.beton", "compile", "test.batch_size")
-INCIDENTAL_GROUPS = ("checkpoint.",)
+    from cfol_fast.runs.config import TrainConfig
 
 
 @cache
@@ -158,7 +155,7 @@ def scale_rules(scale: str, root: str | None) -> dict[str, Any]:
 
 def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> TrainConfig:
     """The training configuration of one column, before its open fields are filled in."""
-    from cfol_fast.training.config import TrainConfig, assign
+    from cfol_fast.runs.config import TrainConfig, assign
 
     rules = scale_rules(scale, root)
     config = TrainConfig()
@@ -188,7 +185,7 @@ def _times(value: float, factor: float) -> float:
 
 
 def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    from cfol_fast.training.config import parse_number
+    from cfol_fast.runs.config import parse_number
 
     attack = dict(attack)
     for key in ("eps", "step"):
@@ -202,40 +199,10 @@ def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, A
 
 def job(config: TrainConfig) -> Job:
     """The run of a configuration: completed, identified, named."""
-    from cfol_fast.training.defaults import complete
+    from cfol_fast.runs.defaults import complete
 
     completed = complete(copy.deepcopy(config))
     settings = identity(completed)
     text = json.dumps(settings, sort_keys=True)
     short = hashlib.sha256(text.encode()).hexdigest()[:10]
     return Job(f"{completed.data.name}-{completed.method}-seed{completed.seed}-{short}", completed, settings)
-
-
-def identity(completed: TrainConfig) -> dict[str, Any]:
-    """What is computed: every setting that is not at the configuration's own default.
-
-    Fields at their default are left out, so that a field added to the configuration later does not orphan the runs there are.
-    """
-    from cfol_fast.training.config import TrainConfig, to_dict
-
-    defaults = dict(_leaves(to_dict(TrainConfig())))
-    found = {}
-    for key, value in _leaves(to_dict(completed)):
-        if key in INCIDENTAL or key.startswith(INCIDENTAL_GROUPS):
-            continue
-        if value is None or (
-            key in defaults and defaults[key] == value and key not in ("method", "data.name", "seed")
-        ):
-            continue
-        found[key] = float(f"{value:.12g}") if isinstance(value, float) else value
-    if completed.data.name == "folder":
-        found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
-    return found
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

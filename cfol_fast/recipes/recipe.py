@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cfol_fast.errors import InputError
-from cfol_fast.recipes.toml_files import read_toml
+from cfol_fast.runs.toml_files import read_toml
 
 SCALES = ("paper", "mini")
 METRICS = tuple(f"{kind}.{metric}" for kind in ("clean", "robust") for metric in ("average", "tail", "worst"))

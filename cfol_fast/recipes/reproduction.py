@@ -15,7 +15,7 @@ from cfol_fast.recipes.recipe import load_recipe
 
 if TYPE_CHECKING:
     from cfol_fast.data import ImageData
-    from cfol_fast.training.config import TrainConfig
+    from cfol_fast.runs.config import TrainConfig
 
 Say = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.runs import Run
+from cfol_fast.runs.records import Run
 
 
 @dataclass(frozen=True)

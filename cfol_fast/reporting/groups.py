@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.runs import Accuracy, Run, tail_size, wilson
+from cfol_fast.runs.records import Accuracy, Run, tail_size, wilson
 
 METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 SPLITS = {"robust": "Robust", "clean": "Clean"}

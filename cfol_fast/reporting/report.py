@@ -11,8 +11,8 @@ from cfol_fast.errors import InputError
 from cfol_fast.reporting import figures, page, png, tables
 from cfol_fast.reporting.charts import Figure
 from cfol_fast.reporting.groups import Comparison, compare, separate
-from cfol_fast.reporting.runs import Run, find_runs, load_run
 from cfol_fast.reporting.wording import headline, setting_phrase
+from cfol_fast.runs.records import Run, find_runs, load_run
 
 
 def read_comparisons(

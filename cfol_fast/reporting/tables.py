@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 
 from cfol_fast.reporting.groups import METRICS, SPLITS, Comparison, Group, Stat
-from cfol_fast.reporting.runs import Accuracy, Evaluation, Run
 from cfol_fast.reporting.wording import attack_phrase, duration, points, run_state, stat_text
+from cfol_fast.runs.records import Accuracy, Evaluation, Run
 
 
 @dataclass(frozen=True)

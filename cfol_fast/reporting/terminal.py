@@ -11,8 +11,8 @@ from typing import Any
 
 from cfol_fast.reporting import tables
 from cfol_fast.reporting.groups import Comparison, Group, compare
-from cfol_fast.reporting.runs import Run, load_run, run_from_result
 from cfol_fast.reporting.wording import percent, points
+from cfol_fast.runs.records import Run, load_run, run_from_result
 
 Result = Mapping[str, Any] | Run | Path | str
 _BASIC = (90, 94, 33, 36, 35, 95, 32, 34)  # terminal colours nearest to theme.SERIES

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cfol_fast.reporting.groups import Comparison, Group, Stat
-from cfol_fast.reporting.runs import Run
+from cfol_fast.runs.records import Run
 
 NARROW = "\u202f"  # narrow no-break space, between a number and its unit
 MINUS = "\u2212"

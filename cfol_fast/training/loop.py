@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from cfol_fast import methods, ops
-from cfol_fast.training import run_folder, validation
-from cfol_fast.training.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.defaults import complete
-from cfol_fast.training.environment import arithmetic, check_same_arithmetic
-from cfol_fast.training.metrics import EventWriter, MetricsLog, Row
+from cfol_fast.machine import arithmetic, check_same_arithmetic
+from cfol_fast.progress import Progress, Reading, Stopwatch
+from cfol_fast.runs import run_folder
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.metrics import MetricsLog, Row
+from cfol_fast.runs.schedules import learning_rate
+from cfol_fast.training import validation
 from cfol_fast.training.parts import Parts, build
-from cfol_fast.training.progress import Progress, Reading, Stopwatch
-from cfol_fast.training.schedules import learning_rate
 from cfol_fast.training.signals import Stopped, StopRequest
 from cfol_fast.training.step import NEVER
+from cfol_fast.training.tensorboard import EventWriter
 
 FORMAT = 1
 Listener = Callable[[Row], None]

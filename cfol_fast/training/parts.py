@@ -8,43 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast import attacks, data, methods, models, theory
+from cfol_fast import attacks, data, methods, theory
 from cfol_fast.errors import InputError
-from cfol_fast.training.config import OptimizerConfig, TrainConfig
-from cfol_fast.training.defaults import holdout_fraction
-from cfol_fast.training.environment import bfloat16_trouble
+from cfol_fast.machine import bfloat16_trouble
+from cfol_fast.models.spec import ModelSpec
+from cfol_fast.runs.config import OptimizerConfig, TrainConfig
+from cfol_fast.runs.defaults import holdout_fraction
 from cfol_fast.training.step import DrawQueue, TrainingStep
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """What `models.create` needs to build the network of a checkpoint again."""
-
-    name: str
-    num_classes: int
-    image_size: int
-    in_channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def create(self) -> nn.Module:
-        return models.create(
-            self.name, self.num_classes, self.image_size, self.in_channels, mean=self.mean, std=self.std
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "num_classes": self.num_classes,
-            "image_size": self.image_size,
-            "in_channels": self.in_channels,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
-
-    @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> ModelSpec:
-        return cls(**{**facts, "mean": tuple(facts["mean"]), "std": tuple(facts["std"])})
 
 
 @dataclass

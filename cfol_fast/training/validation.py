@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from cfol_fast import atomic, attacks, evaluation, methods, theory
-from cfol_fast.training import checkpoints, run_folder
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.defaults import holdout_label
-from cfol_fast.training.environment import versions
-from cfol_fast.training.metrics import Row, read_rows
+from cfol_fast.machine import versions
+from cfol_fast.progress import Progress
+from cfol_fast.runs import checkpoints, run_folder
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import holdout_label
+from cfol_fast.runs.metrics import Row, read_rows
 from cfol_fast.training.parts import Parts
-from cfol_fast.training.progress import Progress
 
 Interrupt = Callable[[str], None]
 GALLERY_SIZE = 6

@@ -7,10 +7,10 @@ import torch
 
 from cfol_fast import data, ops
 from cfol_fast.data import beton
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.defaults import complete
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training.parts import build
-from cfol_fast.training.schedules import learning_rate
 
 
 def configured(device, tmp_path, **changes):

@@ -9,8 +9,8 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import list_recipes, load_recipe, plan
 from cfol_fast.recipes.planning import Plan, identity, job
-from cfol_fast.training.config import TrainConfig, assign
-from cfol_fast.training.defaults import complete
+from cfol_fast.runs.config import TrainConfig, assign
+from cfol_fast.runs.defaults import complete
 from tests.recipes.fake_runs import write_run
 
 

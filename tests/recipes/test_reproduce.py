@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from cfol_fast import cli, models
+from cfol_fast import models
+from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import list_recipes, load_recipe, plan, reproduce
 from cfol_fast.recipes.runner import workers
@@ -69,7 +70,7 @@ def silent(text: str) -> None:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "cfol_fast.cli", "reproduce", *map(str, words)]
+    return [sys.executable, "-m", "cfol_fast.commands.main", "reproduce", *map(str, words)]
 
 
 def test_a_recipe_that_was_killed_continues_to_the_same_table(

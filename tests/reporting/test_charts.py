@@ -12,8 +12,8 @@ from PIL import Image
 from cfol_fast.reporting import figures, png, svg
 from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
-from cfol_fast.reporting.runs import load_run
 from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import FASHION, make_run
 
 EVERYTHING = {

@@ -9,8 +9,8 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.reporting.groups import compare
 from cfol_fast.reporting.report import read_comparisons
-from cfol_fast.reporting.runs import load_run
 from cfol_fast.reporting.wording import attack_phrase, duration, headline, points, radius
+from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import change, make_run
 
 

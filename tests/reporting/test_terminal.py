@@ -9,8 +9,8 @@ import json
 import pytest
 
 from cfol_fast import reporting
+from cfol_fast.commands import report as command
 from cfol_fast.errors import InputError
-from cfol_fast.reporting import command
 from cfol_fast.reporting.terminal import wants_colour
 from tests.reporting.synthetic_runs import FASHION, change, make_run
 

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cfol_fast import ops
 from cfol_fast.methods import METHODS
-from cfol_fast.training.defaults import complete
+from cfol_fast.runs.defaults import complete
 from cfol_fast.training.parts import build
 from cfol_fast.training.step import NEVER, DrawQueue
 from tests.training import tiny

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from cfol_fast import data
+from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.training import loop, parts
-from cfol_fast.training.config import TrainConfig, assign
 
 TIMES = ("seconds", "images_per_second")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cfol_fast.errors import InputError
-from cfol_fast.training import run_folder
-from cfol_fast.training.checkpoints import CheckpointStore, DamagedCheckpoint, read
-from cfol_fast.training.config import TrainConfig
-from cfol_fast.training.metrics import MetricsLog, read_rows
+from cfol_fast.runs import run_folder
+from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint, read
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.metrics import MetricsLog, read_rows
 
 
 def saved(store: CheckpointStore, value: int):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.runs import find_runs, load_run, tail_size, wilson
+from cfol_fast.runs.records import find_runs, load_run, tail_size, wilson
 from tests.reporting.synthetic_runs import FASHION, change, make_run
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cfol_fast import cli, models
-from cfol_fast.evaluation import command
+from cfol_fast import models
+from cfol_fast.commands import eval as command
+from cfol_fast.commands import main as cli
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from cfol_fast.training.config import TrainConfig
+    from cfol_fast.runs.config import TrainConfig
 
 NAME = "eval"
 HELP = "clean and robust accuracy in every class, of a run or a checkpoint"
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="DEV", help="auto, cpu, cuda, cuda:1 (default: auto)"
     )
     parser.add_argument(
-        "--json", metavar="FILE", help="write everything to FILE (the format: cfol_fast/evaluation/report.py)"
+        "--json", metavar="FILE", help="write everything to FILE (the format: cfol_fast/runs/evaluation.py)"
     )
     parser.add_argument("--csv", metavar="FILE", help="write a row a class to FILE")
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from cfol_fast import atomic, data
     from cfol_fast.errors import InputError
     from cfol_fast.evaluation.evaluator import evaluate
-    from cfol_fast.training.environment import choose_device
+    from cfol_fast.machine import choose_device
 
     for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
         if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
@@ -128,9 +128,9 @@ class Subject:
 def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data
     from cfol_fast.errors import InputError
-    from cfol_fast.evaluation.checkpoints import load_weights
-    from cfol_fast.training import run_folder
-    from cfol_fast.training.loading import checkpoint_path, load
+    from cfol_fast.evaluation.foreign_weights import load_weights
+    from cfol_fast.runs import run_folder
+    from cfol_fast.runs.loading import checkpoint_path, load
 
     path = checkpoint_path(args.what)
     folder = path.parent.parent
@@ -178,7 +178,7 @@ def _facts(path: Path) -> dict[str, Any] | None:
 
 def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
     from cfol_fast.errors import InputError
-    from cfol_fast.training.config import parse_number
+    from cfol_fast.runs.config import parse_number
 
     config = subject.config
     eps = parse_number(args.eps) if args.eps else (config.test.eps if config else None)

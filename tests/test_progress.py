@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from cfol_fast.training.progress import Progress, Reading, bar, clock
+from cfol_fast.progress import Progress, Reading, bar, clock
 
 ROW = {
     "epoch": 2,

@@ -6,6 +6,7 @@ The trainer hands over the very rows it writes to metrics.jsonl, so that the two
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.metrics import Row
 
 
 class TensorBoardLog:
@@ -106,3 +108,19 @@ class TensorBoardLog:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class EventWriter:
+    """A listener that writes the rows as TensorBoard events; those that a killed run left after `step` are hidden."""
+
+    def __init__(self, run: Path, classes: list[str], step: int) -> None:
+        self.events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
+
+    def __call__(self, row: Row) -> None:
+        (self.events.train if row["kind"] == "train" else self.events.validation)(row)
+        self.events.flush()
+
+    def finish(self, gallery: Path, step: int) -> None:
+        """Adds the pictures of the worst class and closes the file."""
+        self.events.gallery(json.loads(gallery.read_text(encoding="utf-8")), step)
+        self.events.close()

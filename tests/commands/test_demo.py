@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from cfol_fast import cli, demo
+from cfol_fast.commands import demo
+from cfol_fast.commands import main as cli
 from cfol_fast.training import parts
 from tests.training import tiny
 
@@ -47,7 +48,7 @@ def test_another_seed_in_the_same_folder_is_refused(quick_demo, tmp_path, capsys
 
 
 def test_the_demos_recipe_is_that_of_the_embedded_images(tmp_path):
-    from cfol_fast.training.defaults import complete
+    from cfol_fast.runs.defaults import complete
 
     erm, cfol = (complete(demo.configuration(method, tmp_path, 0, None, "cpu")) for method in demo.METHODS)
     assert (erm.method, cfol.method) == ("erm", "cfol")

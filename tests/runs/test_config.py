@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.training.config import (
+from cfol_fast.runs.config import (
     TrainConfig,
     assign,
     assign_text,
@@ -14,7 +14,7 @@ from cfol_fast.training.config import (
     known_keys,
     to_dict,
 )
-from cfol_fast.training.defaults import complete, holdout_label
+from cfol_fast.runs.defaults import complete, holdout_label
 
 
 def assigned(*texts: str) -> TrainConfig:

@@ -11,9 +11,9 @@ from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.training.checkpoints import FOLDER
-from cfol_fast.training.config import TrainConfig, from_dict, to_dict
-from cfol_fast.training.metrics import FILE as METRICS
+from cfol_fast.runs.checkpoints import FOLDER
+from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
+from cfol_fast.runs.metrics import FILE as METRICS
 
 CONFIG, RESULT, GALLERY, STAGE = "config.json", "result.json", "gallery.json", "stage-1"
 # May differ between the parts of one run: where things are, not what is computed.

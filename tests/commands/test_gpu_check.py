@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfol_fast import gpu_check
+from cfol_fast.commands import gpu_check
 from cfol_fast.errors import InputError
 
 

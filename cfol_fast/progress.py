@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
-from cfol_fast.training.metrics import Row
+Row = dict[str, Any]
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 

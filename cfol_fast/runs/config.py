@@ -1,7 +1,7 @@
 """What a run is: one tree of typed dataclasses, written to the run folder as `config.json`.
 
 The command line, a TOML file, `--set key=value` and Python all set the same fields (`assign`). A field left at None
-follows the data set or the method (`cfol_fast.training.defaults`); the file in the run folder has every value filled in.
+follows the data set or the method (`cfol_fast.runs.defaults`); the file in the run folder has every value filled in.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 def configuration(method: str, out: Path, seed: int, epochs: int | None, device: str) -> Any:
     """One run of the demo. Without a hold-out: 500 images a class are few, and the last epoch of the one-cycle is the best."""
-    from cfol_fast.training.config import TrainConfig
+    from cfol_fast.runs.config import TrainConfig
 
     config = TrainConfig(method=method, seed=seed, epochs=epochs, device=device, out=str(out / method))
     config.data.name, config.data.holdout = "fashion-mini", "none"

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cfol_fast import cli
-from cfol_fast.data import beton, command
+from cfol_fast.commands import data as command
+from cfol_fast.commands import main as cli
+from cfol_fast.data import beton
 from tests.data import published_files as files
 
 pytestmark = pytest.mark.xdist_group("ffcv")

@@ -10,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.tensorboard import TensorBoardLog
+from cfol_fast.training.tensorboard import TensorBoardLog
 from tests.reporting.synthetic_runs import FASHION, make_run
 
 

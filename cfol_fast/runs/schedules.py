@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cfol_fast.training.config import OptimizerConfig
+from cfol_fast.runs.config import OptimizerConfig
 
 SCHEDULES = ("steps", "one-cycle", "constant")
 

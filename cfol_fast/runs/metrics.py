@@ -58,24 +58,6 @@ def read_rows(run: Path) -> Iterator[Row]:
         yield json.loads(line)
 
 
-class EventWriter:
-    """A listener that writes the rows as TensorBoard events; those that a killed run left after `step` are hidden."""
-
-    def __init__(self, run: Path, classes: list[str], step: int) -> None:
-        from cfol_fast.reporting.tensorboard import TensorBoardLog
-
-        self.events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
-
-    def __call__(self, row: Row) -> None:
-        (self.events.train if row["kind"] == "train" else self.events.validation)(row)
-        self.events.flush()
-
-    def finish(self, gallery: Path, step: int) -> None:
-        """Adds the pictures of the worst class and closes the file."""
-        self.events.gallery(json.loads(gallery.read_text(encoding="utf-8")), step)
-        self.events.close()
-
-
 def _finite(value: Any) -> Any:
     """JSON has no NaN: a class that was not seen has no error, which is null."""
     if isinstance(value, float):

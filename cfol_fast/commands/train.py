@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from cfol_fast.errors import InputError
-    from cfol_fast.training.defaults import complete
+    from cfol_fast.runs.defaults import complete
 
     if args.resume and args.overwrite:
         raise InputError("--resume and --overwrite contradict each other")
@@ -123,12 +123,12 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         import json
 
-        from cfol_fast.training.config import to_dict
+        from cfol_fast.runs.config import to_dict
 
         print(json.dumps(to_dict(config), indent=2))
         return 0
 
-    from cfol_fast.training.loading import export
+    from cfol_fast.runs.loading import export
     from cfol_fast.training.loop import train
 
     result = train(
@@ -148,8 +148,8 @@ def run(args: argparse.Namespace) -> int:
 def read_config(args: argparse.Namespace) -> Any:
     """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
     from cfol_fast.errors import InputError
-    from cfol_fast.training import run_folder
-    from cfol_fast.training.config import TrainConfig, assign, assign_text, merge_toml
+    from cfol_fast.runs import run_folder
+    from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
 
     options = vars(args)
     config, named, stored = TrainConfig(), args.method is not None, False

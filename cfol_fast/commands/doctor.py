@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     findings = examine()
     if args.gpu:
-        from cfol_fast import gpu_check
+        from cfol_fast.commands import gpu_check
 
         return gpu_check.check(Path("gpu-report.json"), findings)
     print(json.dumps(findings, indent=2) if args.json else describe(findings))
@@ -62,7 +62,7 @@ def examine() -> dict[str, Any]:
     """All findings, ready for JSON."""
     import torch
 
-    from cfol_fast.training.environment import bfloat16_trouble, versions, why_no_cuda
+    from cfol_fast.machine import bfloat16_trouble, versions, why_no_cuda
 
     native = _native()
     cuda_trouble = why_no_cuda() if native["works"] else "the native library does not load"

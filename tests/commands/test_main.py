@@ -12,8 +12,8 @@ import time
 import pytest
 import torch
 
-from cfol_fast import cli
-from cfol_fast.training import command
+from cfol_fast.commands import main as cli
+from cfol_fast.commands import train as command
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
 TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu"]
@@ -176,7 +176,7 @@ def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
     command_line = [
         sys.executable,
         "-m",
-        "cfol_fast.cli",
+        "cfol_fast.commands.main",
         "train",
         "erm",
         *TINY,
@@ -209,7 +209,7 @@ def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
 
 
 def test_the_doctor_says_how_to_mend_a_missing_library(capsys, monkeypatch):
-    from cfol_fast import doctor
+    from cfol_fast.commands import doctor
 
     monkeypatch.setattr(
         doctor, "_native", lambda: {"works": False, "trouble": "no library", "remedy": "build it"}
@@ -220,12 +220,12 @@ def test_the_doctor_says_how_to_mend_a_missing_library(capsys, monkeypatch):
 
 
 def test_every_option_of_train_sets_a_field_of_the_configuration():
-    from cfol_fast.training.config import known_keys
+    from cfol_fast.runs.config import known_keys
 
     assert {key for _, key, _, _ in command.FIELDS} <= set(known_keys())
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path):
-    code = f"{sys.executable} -m cfol_fast.cli train --list-methods | head -c 1 > /dev/null"
+    code = f"{sys.executable} -m cfol_fast.commands.main train --list-methods | head -c 1 > /dev/null"
     process = subprocess.run(code, shell=True, capture_output=True, text=True, check=False, env=os.environ)
     assert "Traceback" not in process.stderr

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.checkpoints import load_weights, read_state_dict
+from cfol_fast.evaluation.foreign_weights import load_weights, read_state_dict
 from tests.attacks.small_models import awaken
 
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]

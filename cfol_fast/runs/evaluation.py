@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from cfol_fast._version import __version__
-from cfol_fast.evaluation.accuracy import ClassAccuracy
+from cfol_fast.runs.accuracy import ClassAccuracy
 
 FORMAT = 1
 

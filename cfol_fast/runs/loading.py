@@ -10,8 +10,8 @@ from torch import nn
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.training import checkpoints
-from cfol_fast.training.parts import ModelSpec
+from cfol_fast.models import ModelSpec
+from cfol_fast.runs import checkpoints
 
 
 def checkpoint_path(run_or_checkpoint: str | Path) -> Path:

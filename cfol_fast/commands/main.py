@@ -29,20 +29,20 @@ first steps:
 
 # name -> (module, its HELP). The line stands here as well so that --help imports nothing; a test holds the two together.
 COMMANDS = {
-    "doctor": ("cfol_fast.doctor", "what was built, what is installed, what this machine can do"),
-    "demo": ("cfol_fast.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
-    "train": ("cfol_fast.training.command", "train a robust classifier with one of the paper's methods"),
+    "doctor": ("cfol_fast.commands.doctor", "what was built, what is installed, what this machine can do"),
+    "demo": ("cfol_fast.commands.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
+    "train": ("cfol_fast.commands.train", "train a robust classifier with one of the paper's methods"),
     "eval": (
-        "cfol_fast.evaluation.command",
+        "cfol_fast.commands.eval",
         "clean and robust accuracy in every class, of a run or a checkpoint",
     ),
-    "report": ("cfol_fast.reporting.command", "write a page that compares runs: tables, charts, gallery"),
+    "report": ("cfol_fast.commands.report", "write a page that compares runs: tables, charts, gallery"),
     "reproduce": (
-        "cfol_fast.recipes.command",
+        "cfol_fast.commands.reproduce",
         "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers",
     ),
     "data": (
-        "cfol_fast.data.command",
+        "cfol_fast.commands.data",
         "write a data set to an FFCV file, for data that does not fit on the device",
     ),
 }
