@@ -6,7 +6,6 @@ its own. `defaults` are the paper's, with their place in it.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 from cfol_fast import objectives, sampling
 from cfol_fast.errors import InputError
 from cfol_fast.sampling import IndexSampler
+from cfol_fast.user_input import did_you_mean, parse_parameter
 
 Params = Mapping[str, Any]
 
@@ -53,10 +53,8 @@ class Method:
         merged = {**self.defaults, **self.datasets.get(dataset or "", {})}
         for name, value in (given or {}).items():
             if name not in merged:
-                near = difflib.get_close_matches(name, merged, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise InputError(f"{self.name} has no parameter {name!r} (it has {_listed(merged)}){hint}")
-            merged[name] = _number(value)
+                raise InputError(f"{self.name} has no parameter {name!r}{did_you_mean(name, merged)}")
+            merged[name] = parse_parameter(value)
         return merged
 
     def sampler(
@@ -82,24 +80,7 @@ def get(name: str) -> Method:
     """The row called `name`."""
     if name in METHODS:
         return METHODS[name]
-    near = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"unknown method {name!r} (there is {_listed(METHODS)}){hint}")
-
-
-def _listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _number(value: Any) -> Any:
-    """Text that is a number or a fraction, as a number; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        numerator, _, denominator = value.partition("/")
-        return float(numerator) / float(denominator) if denominator else float(numerator)
-    except (ValueError, ZeroDivisionError):
-        return value
+    raise InputError(f"unknown method {name!r}{did_you_mean(name, METHODS)}")
 
 
 def _uniform(d: Drawing, params: Params) -> IndexSampler:

@@ -46,18 +46,18 @@ def parse_parameter(value: Any) -> Any:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known one or, where none is near, all of them.
-
-    A path such as `attack.eps` is also found by its last part.
-    """
+    """The end of an error about an unknown name: the nearest known one or, where none is near, all of them."""
     names = list(known)
-    if not names:
-        return "; there are none"
+    close = nearest(word, names)
+    if close:
+        return f"; did you mean {close!r}?"
+    return f"; known are {', '.join(names)}" if names else "; there are none"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that `word` most likely stands for. A path such as `attack.eps` is also found by its last part."""
+    names, word = list(known), word.lower()
     by_last_part = {name.rpartition(".")[2]: name for name in reversed(names)}
-    close = difflib.get_close_matches(word.lower(), names, n=1) or [
-        by_last_part[part]
-        for part in difflib.get_close_matches(
-            word.lower().rpartition(".")[2], list(by_last_part), n=1, cutoff=0.5
-        )
-    ]
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
+    whole = difflib.get_close_matches(word, names, n=1)
+    part = difflib.get_close_matches(word.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.5)
+    return whole[0] if whole else by_last_part[part[0]] if part else None

@@ -178,7 +178,7 @@ def _facts(path: Path) -> dict[str, Any] | None:
 
 def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
     from cfol_fast.errors import InputError
-    from cfol_fast.runs.config import parse_number
+    from cfol_fast.user_input import parse_number
 
     config = subject.config
     eps = parse_number(args.eps) if args.eps else (config.test.eps if config else None)

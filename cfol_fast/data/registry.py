@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from cfol_fast.data import embedded_images, folders, published
 from cfol_fast.data.images import ImageData, ImageSet, check_every_class, holdout, imbalance
 from cfol_fast.data.reading import ReadOptions, Splits
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import did_you_mean
 
 PAPER_EPS = 8 / 255
 FOLDER_TEST_FRACTION = 0.2
@@ -138,9 +138,7 @@ def names() -> list[str]:
 
 def spec(name: str) -> DataSpec:
     if name not in SPECS:
-        near = get_close_matches(name, SPECS, 1, 0.4)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise InputError(f"unknown data set {name!r}{hint}: known are {', '.join(SPECS)}")
+        raise InputError(f"unknown data set {name!r}{did_you_mean(name, SPECS)}")
     return SPECS[name]
 
 

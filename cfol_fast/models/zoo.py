@@ -7,7 +7,6 @@ A name is one of ours, optionally with a width factor for reduced recipes (`resn
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -20,10 +19,10 @@ from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.plain import VGG, DemoNet
 from cfol_fast.models.preact import PreActResNet, WideResNet
 from cfol_fast.models.resnet import BasicBlock, Bottleneck, ResNet
+from cfol_fast.user_input import nearest
 
-Builder = Callable[
-    [int, int, int, float], nn.Module
-]  # (num_classes, in_channels, image_size, scale) -> network
+# (num_classes, in_channels, image_size, scale) -> network
+Builder = Callable[[int, int, int, float], nn.Module]
 
 
 def _widths(scale: float) -> tuple[int, ...]:
@@ -57,7 +56,7 @@ def create(
 ) -> nn.Module:
     """A new model; its input is (B, in_channels, image_size, image_size) in [0, 1], its output logits (B, num_classes).
 
-    `mean` and `std` (one value a channel) belong to the first layer; without them the pixels pass unchanged.
+    `mean` and `std` (one value per channel) belong to the first layer; without them the pixels pass unchanged.
     """
     if num_classes < 2:
         raise InputError(f"a classifier needs at least 2 classes, got {num_classes}")
@@ -83,7 +82,7 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
     if base in OURS:
         return OURS[base](num_classes, in_channels, image_size, scale)
     if "@" in name:
-        raise InputError(f"no model {base!r} of ours to take the width factor @{factor}{_nearest(base)}")
+        raise InputError(f"no model {base!r} of ours to take the width factor @{factor}{_hint(base)}")
     return _torchvision(name, num_classes, in_channels)
 
 
@@ -102,8 +101,9 @@ def _width_factor(name: str, text: str) -> float:
 def _torchvision(name: str, num_classes: int, in_channels: int) -> nn.Module:
     import torchvision
 
-    if name not in torchvision.models.list_models(module=torchvision.models):  # its image classifiers
-        raise InputError(f"no model is called {name!r}{_nearest(name)}")
+    # torchvision.models itself holds the image classifiers; its submodules hold detection, segmentation and video.
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise InputError(f"no model is called {name!r}{_hint(name)}")
     if in_channels != 3:
         raise InputError(
             f"torchvision's {name} takes 3 channels, the data set has {in_channels}; use one of {', '.join(names())}"
@@ -111,17 +111,17 @@ def _torchvision(name: str, num_classes: int, in_channels: int) -> nn.Module:
     return torchvision.models.get_model(name, weights=None, num_classes=num_classes)
 
 
-def _nearest(name: str) -> str:
+def _hint(name: str) -> str:
+    """The nearest name; torchvision's own are too many to be listed."""
     import torchvision
 
-    known = [*names(), *torchvision.models.list_models(module=torchvision.models)]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    ours = ", ".join(names())
-    return (f"; did you mean {close[0]!r}?" if close else "") + f" (ours: {ours}; others: torchvision's)"
+    close = nearest(name, [*names(), *torchvision.models.list_models(module=torchvision.models)])
+    hint = f"; did you mean {close!r}?" if close else ""
+    return f"{hint} (ours: {', '.join(names())}; others: torchvision's)"
 
 
 def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, in_channels: int) -> None:
-    """One pass without data or arithmetic (device "meta"), so that a misfit is told before anything is trained."""
+    """One pass without data or arithmetic (device "meta"), so that a misfit is found before anything is trained."""
     x = torch.empty(2, in_channels, image_size, image_size, device="meta")
     try:
         logits = copy.deepcopy(model).to("meta").train()(x)

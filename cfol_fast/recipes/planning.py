@@ -185,7 +185,7 @@ def _times(value: float, factor: float) -> float:
 
 
 def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    from cfol_fast.runs.config import parse_number
+    from cfol_fast.user_input import parse_number
 
     attack = dict(attack)
     for key in ("eps", "step"):

@@ -7,7 +7,6 @@ the recipe's, then the block's, then the entry's. `mini` tables are applied last
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.toml_files import read_toml
+from cfol_fast.user_input import did_you_mean
 
 SCALES = ("paper", "mini")
 METRICS = tuple(f"{kind}.{metric}" for kind in ("clean", "robust") for metric in ("average", "tail", "worst"))
@@ -146,9 +146,7 @@ def load_recipe(name: str | Path) -> Recipe:
     if str(name).endswith(".toml"):
         return read_recipe(Path(name), str(name))
     if name not in (known := list_recipes()):
-        close = difflib.get_close_matches(str(name).lower(), [*known, "all"], n=1, cutoff=0.3)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"no recipe is called {str(name)!r}{hint} (cfol-fast reproduce --list shows all)")
+        raise InputError(f"no recipe is called {str(name)!r}{did_you_mean(str(name), [*known, 'all'])}")
     return read_recipe(FOLDER / f"{name}.toml", str(name))
 
 
@@ -169,11 +167,7 @@ def _build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
     allowed = [name for name in fields if name not in given]
     for key in tree:
         if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            raise InputError(
-                f"{where}: unknown key {key!r}"
-                + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(allowed)}")
-            )
+            raise InputError(f"{where}: unknown key {key!r}{did_you_mean(key, allowed)}")
     values = {**tree, **given}
     for name, item in fields.items():
         needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

@@ -7,15 +7,14 @@ follows the data set or the method (`cfol_fast.runs.defaults`); the file in the 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter
 
 
 @dataclass
@@ -170,7 +169,7 @@ def merge(config: TrainConfig, tree: dict[str, Any], prefix: str = "") -> None:
         path = f"{prefix}{key}"
         if isinstance(value, dict):
             if path != "params" and path not in _groups():
-                raise InputError(f"unknown configuration group {path!r}{_did_you_mean(path, _groups())}")
+                raise InputError(f"unknown configuration group {path!r}{did_you_mean(path, _groups())}")
             merge(config, value, f"{path}.")
         else:
             assign(config, path, value)
@@ -237,48 +236,7 @@ def _resolve_key(key: str) -> str:
         return matches[0]
     if matches:
         raise InputError(f"{key!r} could be {' or '.join(matches)}: give the whole key")
-    raise InputError(f"unknown configuration key {key!r}{_did_you_mean(key, keys + parameters)}")
-
-
-def _did_you_mean(key: str, known: list[str]) -> str:
-    by_leaf = {path.rpartition(".")[2]: path for path in reversed(known)}
-    close = difflib.get_close_matches(key, known, n=1) or [
-        by_leaf[leaf]
-        for leaf in difflib.get_close_matches(key.rpartition(".")[2], list(by_leaf), n=1, cutoff=0.5)
-    ]
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-
-
-def parse_number(text: str) -> float:
-    """A number or a fraction: `0.1`, `1e-4`, `8/255`."""
-    try:
-        if "/" in text:
-            above, _, below = text.partition("/")
-            return float(Fraction(above.strip()) / Fraction(below.strip()))
-        return float(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{text!r} is not a number; write 0.1, 1e-4 or 8/255") from None
-
-
-def parse_parameter(value: Any) -> Any:
-    """A method's parameter: a number (whole numbers stay whole), true/false, a list of numbers, or a word."""
-    if not isinstance(value, str):
-        return list(value) if isinstance(value, tuple) else value
-    text = value.strip()
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text.lower() == "none":
-        return None
-    if text.startswith("[") and text.endswith("]"):
-        return [parse_parameter(part) for part in text[1:-1].split(",") if part.strip()]
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return parse_number(text)
-    except InputError:
-        return text
+    raise InputError(f"unknown configuration key {key!r}{did_you_mean(key, keys + parameters)}")
 
 
 def coerce(value: Any, kind: Any, key: str) -> Any:

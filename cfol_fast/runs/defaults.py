@@ -13,8 +13,9 @@ from typing import Any
 from cfol_fast import data, methods
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
-from cfol_fast.runs.config import TrainConfig, parse_number
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.schedules import SCHEDULES, milestones
+from cfol_fast.user_input import parse_number
 
 ATTACKS = ("pgd", "trades", "fgsm", "n-fgsm", "none")
 
