@@ -1,5 +1,5 @@
 """The native ops, typed: one module a family, all names here. Each op has a CPU and a CUDA kernel (csrc/), a fake function for
-the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference*.py."""
+the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference/."""
 
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
 from cfol_fast.ops.convolution import input_gradient

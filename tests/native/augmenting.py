@@ -3,7 +3,7 @@
 import torch
 
 from cfol_fast.ops import Augment
-from tests.reference_augment import NEUTRAL
+from tests.reference.augment import NEUTRAL
 
 FULL = Augment(pad=2, flip=True, brightness=0.4, contrast=0.4, saturation=0.4, degrees=20.0)
 

@@ -6,9 +6,8 @@ from torchvision.transforms.v2 import functional as F
 
 from cfol_fast import ops
 from cfol_fast.ops import Augment
-from tests import reference
 from tests.native.augmenting import FULL, gather, random_images, random_parameters, row
-from tests.reference_augment import NEUTRAL
+from tests.reference import augment as reference
 
 
 def one(backend, values, channels=1, size=None, **changes):
@@ -298,7 +297,7 @@ def test_switching_one_function_on_leaves_the_others_as_they_are():
     for name, column in [("flip", 2), ("brightness", 3), ("contrast", 4), ("saturation", 5), ("degrees", 6)]:
         alone = drawn(Augment(**{name: getattr(FULL, name)}), 100)
         assert torch.equal(alone[:, column], full[:, column])
-        neutral = torch.tensor(NEUTRAL).repeat(100, 1)
+        neutral = torch.tensor(reference.NEUTRAL).repeat(100, 1)
         neutral[:, column] = full[:, column]
         assert torch.equal(alone, neutral)
 

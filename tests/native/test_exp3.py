@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from cfol_fast import ops
-from tests import reference
+from tests.reference import exp3 as reference
 
 INFINITY = float("inf")
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cfol_fast import ops
-from tests import reference_input_gradient as reference
+from tests.reference import input_gradient as reference
 
 
 def channels_last(t):

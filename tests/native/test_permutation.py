@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from cfol_fast import ops
-from tests import reference
+from tests.reference import permutation as reference
 
 
 def test_the_shuffle_of_one_element(backend):

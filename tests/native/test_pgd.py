@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cfol_fast import ops
-from tests import reference
+from tests.reference import pgd as reference
 
 SHAPES = [(1, 1), (3, 5), (2, 1, 7, 9), (5, 3, 8, 8), (2, 3, 33, 17), (0, 3, 4, 4)]
 

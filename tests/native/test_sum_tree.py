@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from cfol_fast import ops
-from tests import reference_sum_tree as reference
+from tests.reference import sum_tree as reference
 
 SIZES = [1, 2, 16, 17, 256, 257, 5000]
 NAT = 2**36  # units of w

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tests.reference_exp3 import join64
-from tests.reference_philox import random4
+from tests.reference.exp3 import join64
+from tests.reference.philox import random4
 
 UNIT = 2.0**-36
 

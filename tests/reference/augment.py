@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.reference_philox import random4, uniform01
+from tests.reference.philox import random4, uniform01
 
 NEUTRAL = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0)
 GREY = (0.2989, 0.587, 0.114)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.reference_philox import random4, uniform01
+from tests.reference.philox import random4, uniform01
 
 
 def _planes(x: Tensor) -> tuple[int, int, int]:

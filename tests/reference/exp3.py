@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.reference_philox import random4
+from tests.reference.philox import random4
 
 
 def join64(words: np.ndarray) -> tuple[list[int], list[int]]:
