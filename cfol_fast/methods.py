@@ -34,7 +34,11 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Method:
-    """A row. `origin` says where each default comes from; `datasets` holds defaults that differ for one data set."""
+    """A row. `origin` says where each default comes from; `datasets` holds defaults that differ for one data set.
+
+    colour: the method's own in charts, a name of reporting/theme.py; methods without one take what is free. baseline: what the
+    other methods are compared with. note: what a reader of a table with this method has to know.
+    """
 
     name: str
     title: str
@@ -47,6 +51,9 @@ class Method:
     datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     attack: str | None = "pgd"
     stages: int = 1
+    colour: str | None = None
+    baseline: bool = False
+    note: str = ""
 
     def params(self, given: Params | None = None, dataset: str | None = None) -> dict[str, Any]:
         """The defaults for `dataset`, overridden by `given`; numbers may come as text ("8/255"). Unknown names are refused."""
@@ -129,6 +136,8 @@ METHODS: dict[str, Method] = {
             summary="Adversarial training as usual (Madry et al.): every example once an epoch, the mean loss.",
             draw=_uniform,
             minimise=_mean,
+            colour="slate",
+            baseline=True,
         ),
         Method(
             name="cfol",
@@ -140,6 +149,7 @@ METHODS: dict[str, Method] = {
             defaults=_BANDIT,
             origin=_BANDIT_ORIGIN,
             datasets=_BANDIT_DATASETS,
+            colour="indigo",
         ),
         Method(
             name="cfol-reweighted",
@@ -162,6 +172,7 @@ METHODS: dict[str, Method] = {
             defaults={"eta": 1e-7, "gamma": 0.5, "C": None},
             origin="eta: appendix C, hyperparameters; gamma: as for CFOL",
             datasets={"fashion-mini": {"eta": 5e-6}},
+            colour="teal",
         ),
         Method(
             name="cvar",
@@ -172,6 +183,7 @@ METHODS: dict[str, Method] = {
             minimise=lambda params, k: objectives.CVaR(params["alpha"]),
             defaults={"alpha": 0.8},
             origin="the paper trains no CVaR: alpha is that of LCVaR",
+            colour="violet",
         ),
         Method(
             name="lcvar",
@@ -182,6 +194,9 @@ METHODS: dict[str, Method] = {
             minimise=lambda params, k: objectives.LCVaR(params["alpha"], k),
             defaults={"alpha": 0.8},
             origin="alpha: appendix C, hyperparameters",
+            colour="amber",
+            note="LCVaR-AT: the loss of the authors' implementation equals ERM's divided by α for every α < 1, so the paper's column is ERM "
+            "with another scale of the gradient. Ours is the true LCVaR, the value of its linear programme.",
         ),
         Method(
             name="trades",
@@ -193,6 +208,7 @@ METHODS: dict[str, Method] = {
             defaults={"beta": 6.0},
             origin="beta: Zhang et al. 2019, whose weights the paper compares with",
             attack="trades",
+            colour="rose",
         ),
         Method(
             name="two-run",
@@ -204,6 +220,7 @@ METHODS: dict[str, Method] = {
             defaults={"gamma": 0.5},
             origin="gamma: the better of the table's two by its 20 % tail",
             stages=2,
+            colour="green",
         ),
         Method(
             name="clean",
@@ -213,6 +230,7 @@ METHODS: dict[str, Method] = {
             draw=_uniform,
             minimise=lambda params, k: objectives.Clean(),
             attack=None,
+            colour="blue",
         ),
         Method(
             name="group-dro",
