@@ -15,7 +15,7 @@ help:
 	@echo "make test      everything that can be checked on this machine"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
 	@echo "make mutants   plant faults in the kernels and see that the tests find each"
-	@echo "make lint      ruff, mypy, clang-format"
+	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make bench     the benchmarks, against every peer"
 
 $(STAMP)/venv:
@@ -38,7 +38,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) build clang-format filelock hypothesis mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
+	$(PIP) build clang-format filelock hypothesis import-linter mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
 	@touch $@
 
 system-packages:
@@ -72,6 +72,7 @@ lint: $(STAMP)/torch $(STAMP)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 
 format: $(STAMP)/dev
