@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cfol_fast.errors import InputError
+
 # The run that the paper's step sizes belong to: CIFAR-10, 200 epochs of 40,000 examples (20 % held out) in batches of 128.
 REFERENCE_STEPS = 200 * math.ceil(40_000 / 128)
 
@@ -35,7 +37,7 @@ def scaled_step_size(eta: float, steps: int, reference_steps: int = REFERENCE_ST
     The paper goes this way for Imagenette: about five times fewer steps, eta 2.5 times larger (appendix C).
     """
     if steps < 1 or reference_steps < 1:
-        raise ValueError(f"steps must be at least 1, got {min(steps, reference_steps)}")
+        raise InputError(f"steps must be at least 1, got {min(steps, reference_steps)}")
     return eta * math.sqrt(reference_steps / steps)
 
 
@@ -56,8 +58,8 @@ def choose_step_size(
         chosen = scaled_step_size(tuned, steps)
         print(f"eta = {chosen:.4g}: {tuned:g} * sqrt({REFERENCE_STEPS} / {steps} steps)")
         return chosen
-    if isinstance(eta, str) or not (0 < eta < math.inf):
-        raise ValueError(f"eta must be a positive number, 'theory' or 'scaled', got {eta!r}")
+    if not isinstance(eta, (int, float)) or not 0 < eta < math.inf:
+        raise InputError(f"eta must be a positive number, 'theory' or 'scaled', got {eta!r}")
     return float(eta)
 
 
@@ -106,7 +108,7 @@ def worst_class_bound(C: float, T: int, k: int, delta: float, n: int) -> WorstCl
 def cvar_alpha(gamma: float, m: int) -> float:
     """The CVaR level with the same cap on each probability as mixing with gamma over m arms: 1 / ((1 - gamma) m + gamma)."""
     if not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+        raise InputError(f"gamma must be in (0, 1], got {gamma}")
     if m < 1:
         raise ValueError(f"m must be at least 1, got {m}")
     return 1 / ((1 - gamma) * m + gamma)
@@ -178,7 +180,7 @@ class IterateReservoir:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["n"] != self.n:
-            raise ValueError(f"the state is of {state['n']} members, this reservoir has {self.n}")
+            raise InputError(f"the state is of {state['n']} members, this reservoir has {self.n}")
         self.seed, self.seen = state["seed"], state["seen"]
         self.steps, self.weights = list(state["steps"]), list(state["weights"])
         self._due, self._replaced = list(state["due"]), list(state["replaced"])
@@ -201,7 +203,7 @@ class EnsembleRisk:
         return int(self.per_class.argmax())
 
 
-def ensemble_risk(models: Iterable[nn.Module], evaluate: Callable[[nn.Module], Any]) -> EnsembleRisk:
+def ensemble_risk(models: Iterable[Any], evaluate: Callable[[Any], Any]) -> EnsembleRisk:
     """The left-hand side of Theorem 1: each member is evaluated, and so attacked, on its own, then class by class averaged.
 
     `evaluate(model)` gives the class accuracies: a (k,) tensor or something with `per_class`, e.g.
@@ -239,6 +241,6 @@ def _mistakes(k: int, C: float | None) -> float:
     least = k * math.log(k)
     if C is None:
         return least
-    if not 0 < C < math.inf:
-        raise ValueError(f"C must be a positive number of mistakes, got {C}")
+    if not isinstance(C, (int, float)) or not 0 < C < math.inf:
+        raise InputError(f"C must be a positive number of mistakes, got {C!r}")
     return max(least, C)

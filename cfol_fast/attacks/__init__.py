@@ -8,6 +8,7 @@ from torch import nn
 
 from cfol_fast.attacks.attack import Attack, NoAttack
 from cfol_fast.attacks.pgd import FGSM, NFGSM, PGD, TRADES
+from cfol_fast.errors import InputError
 
 KINDS: dict[str, type[Attack]] = {kind.kind: kind for kind in (PGD, TRADES, FGSM, NFGSM, NoAttack)}
 
@@ -17,5 +18,5 @@ __all__ = ["FGSM", "KINDS", "NFGSM", "PGD", "TRADES", "Attack", "NoAttack", "cre
 def create(kind: str, model: nn.Module, **params: Any) -> Attack:
     """The attack called `kind`: "pgd", "trades", "fgsm", "n-fgsm" or "none"."""
     if kind not in KINDS:
-        raise ValueError(f"no attack is called {kind!r}; there are {', '.join(KINDS)}")
+        raise InputError(f"no attack is called {kind!r}; there are {', '.join(KINDS)}")
     return KINDS[kind](model, **params)

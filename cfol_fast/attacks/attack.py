@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
+from cfol_fast.errors import InputError
 
 Radius = float | Tensor  # one number, or (B,) with one for each example
 
@@ -70,7 +71,7 @@ def check_radius(value: Radius, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number or a tensor of shape (batch,), got {type(value).__name__}")
     if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+        raise InputError(f"{name} must be a finite number of at least 0, got {value}")
 
 
 def describe_radius(value: Radius) -> float | str:

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cfol_fast.errors import InputError
+
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -62,7 +64,7 @@ def _margin_gradient(logits: Tensor, y: Tensor) -> Tensor:
 def _dlr(logits: Tensor, y: Tensor) -> Tensor:
     """Difference of logits ratio (Croce and Hein, 2020): the margin, divided so that the scale of the logits drops out."""
     if logits.shape[1] < 3:
-        raise ValueError(
+        raise InputError(
             f"the dlr loss needs at least 3 classes, the model has {logits.shape[1]}; use ce or cw"
         )
     ordered = logits.sort(dim=1, descending=True).values

@@ -15,6 +15,7 @@ from cfol_fast import ops
 from cfol_fast.attacks.attack import Attack, Radius, check_batch, check_radius, describe_radius
 from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
+from cfol_fast.errors import InputError
 
 NORMS = ("linf", "l2")
 
@@ -49,19 +50,19 @@ class PGD(Attack):
         super().__init__(model, seed)
         check_radius(eps, "eps")
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"steps must be an integer of at least 1, got {steps!r}")
+            raise InputError(f"steps must be an integer of at least 1, got {steps!r}")
         if step is not None:
             check_radius(step, "step")
         if start_radius is not None:
             check_radius(start_radius, "start_radius")
         if norm not in NORMS:
-            raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+            raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         if loss not in LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+            raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
         if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 1:
-            raise ValueError(f"restarts must be an integer of at least 1, got {restarts!r}")
+            raise InputError(f"restarts must be an integer of at least 1, got {restarts!r}")
         if restarts > 1 and not random_start:
-            raise ValueError(f"{restarts} restarts without a random start would all be the same")
+            raise InputError(f"{restarts} restarts without a random start would all be the same")
         self.eps, self.step, self.steps = eps, step, steps
         self.random_start, self.start_radius = random_start, start_radius
         self.norm, self.loss, self.restarts = norm, loss, restarts
@@ -224,7 +225,7 @@ class NFGSM(PGD):
         check_radius(noise, "noise")
         super().__init__(model, eps, step, **{**options, "steps": 1})
         if self.norm != "linf":
-            raise ValueError(f"N-FGSM is defined for norm 'linf', got {self.norm!r}")
+            raise InputError(f"N-FGSM is defined for norm 'linf', got {self.norm!r}")
         self.noise = noise
 
     def default_step(self, eps: Radius) -> Radius:

@@ -1,16 +1,18 @@
-"""The command `cfol-fast`: collects the subcommands, and turns mistakes into one line and an exit status.
+"""The command `cfol-fast`: collects the subcommands, and turns what goes wrong into a message and an exit status.
 
-0: done. 2: bad input, with one line on stderr. 1: a failure. 128 + n: stopped by signal n, after saving. Each subcommand lives
-beside what it does and is imported only when it is asked for, so that `--help` answers at once.
+0: done. 2: bad input, one line on stderr. 1: a failure, one line; or a bug of ours, with its traceback. 128 + n: stopped by
+signal n, after saving. A subcommand is imported only when it is asked for, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 import traceback
+import urllib.error
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -47,6 +49,19 @@ COMMANDS = {
     ),
 }
 
+# What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
+EXPECTED_OS_ERRORS = (
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+    ConnectionError,
+    TimeoutError,
+    urllib.error.URLError,
+)
+EXPECTED_OS_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP}
+
 
 class OneLineParser(argparse.ArgumentParser):
     """argparse, but a mistake is one line and not a page of usage."""
@@ -61,22 +76,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)
-    except (InputError, ValueError, TypeError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output left: `cfol-fast ... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
-        if os.environ.get("CFOL_FAST_TRACEBACK"):
-            traceback.print_exc()
-        print(f"cfol-fast: error: {_one_line(error)}", file=sys.stderr)
-        return 2
+    except BrokenPipeError:
+        # The reader of our output left: `cfol-fast ... | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("cfol-fast: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return _failure(error)
+        return _report(error)
 
 
-def _failure(error: Exception) -> int:
+def _report(error: Exception) -> int:
+    """Says what went wrong, and returns the exit status that belongs to it."""
+    if is_input_error(error):
+        if os.environ.get("CFOL_FAST_TRACEBACK"):
+            traceback.print_exc()
+        print(f"cfol-fast: error: {_one_line(error)}", file=sys.stderr)
+        return 2
+
     from cfol_fast.training.loop import TrainingFailed
     from cfol_fast.training.signals import Stopped
 
@@ -87,7 +105,19 @@ def _failure(error: Exception) -> int:
         print(f"cfol-fast: failed: {_one_line(error)}", file=sys.stderr)
         return 1
     traceback.print_exc()
+    print(
+        f"cfol-fast {__version__}: this is a bug in cfol-fast, not in what you typed: "
+        "please report it with the lines above and the output of cfol-fast doctor",
+        file=sys.stderr,
+    )
     return 1
+
+
+def is_input_error(error: Exception) -> bool:
+    """Whether the user can mend it: a bad value, or what the operating system says about a file or the network."""
+    if isinstance(error, OSError):
+        return isinstance(error, EXPECTED_OS_ERRORS) or error.errno in EXPECTED_OS_NUMBERS
+    return isinstance(error, InputError)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -120,7 +150,3 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split()) or type(error).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from cfol_fast.errors import InputError
 from cfol_fast.objectives import risk
 
 Model = Callable[[Tensor], Tensor]
@@ -60,7 +61,7 @@ class Both(Objective):
 
     def __init__(self, clean_weight: float = 1.0) -> None:
         if clean_weight < 0:
-            raise ValueError(f"clean_weight must be at least 0, got {clean_weight}")
+            raise InputError(f"clean_weight must be at least 0, got {clean_weight}")
         self.clean_weight = clean_weight
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -128,8 +129,8 @@ class Trades(Objective):
     """
 
     def __init__(self, beta: float = 6.0) -> None:
-        if beta < 0:
-            raise ValueError(f"beta must be at least 0, got {beta}")
+        if not isinstance(beta, (int, float)) or not beta >= 0:
+            raise InputError(f"beta must be at least 0, got {beta!r}")
         self.beta = beta
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:

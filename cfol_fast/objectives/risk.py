@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cfol_fast.errors import InputError
+
 
 def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     """The average of `losses`: (B,), each times its `weight`: (B,) if given.
@@ -74,8 +76,8 @@ def _worst_case(values: Tensor, cap: Tensor) -> Tensor:
 
 def check_alpha(alpha: float) -> None:
     """Refuse a tail fraction that is not in (0, 1]."""
-    if not 0 < alpha <= 1:
-        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
+    if not isinstance(alpha, (int, float)) or not 0 < alpha <= 1:
+        raise InputError(f"alpha must be in (0, 1], got {alpha!r}")
 
 
 def check_prior(prior: Tensor, num_classes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cfol_fast.errors import InputError
 from cfol_fast.ops.native import call, fake, library
 
 _distribution = library.exp3_distribution.default
@@ -57,10 +58,10 @@ def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     on_host = labels.to("cpu", torch.int64)
     if len(on_host) and not (int(on_host.min()) >= 0 and int(on_host.max()) < k):
         bad = on_host[(on_host < 0) | (on_host >= k)][0]
-        raise ValueError(f"labels must be in [0, {k}), got {int(bad)}")
+        raise InputError(f"labels must be in [0, {k}), got {int(bad)}")
     counts = torch.bincount(on_host, minlength=k)
     if bool((counts == 0).any()):
-        raise ValueError(f"class {int((counts == 0).nonzero()[0])} has no examples; every class needs one")
+        raise InputError(f"class {int((counts == 0).nonzero()[0])} has no examples; every class needs one")
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     return offsets.to(labels.device), on_host.argsort(stable=True).to(labels.device)
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cfol_fast.errors import InputError
+
 try:
     import cfol_fast._ops  # noqa: F401  (registers torch.ops.cfol_fast)
 except ImportError as error:  # pragma: no cover
@@ -54,7 +56,7 @@ def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def new_rng(seed: int, device: torch.device | str | None = None) -> Tensor:
     """The state of one user of randomness: int64 (2,), the seed and the step, on the device."""
     if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be in [0, 2**63), got {seed}")
+        raise InputError(f"seed must be in [0, 2**63), got {seed}")
     return torch.tensor([seed, 0], dtype=torch.int64, device=device)
 
 

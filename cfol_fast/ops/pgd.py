@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cfol_fast.errors import InputError
 from cfol_fast.ops.native import call, fake, library, number_or_each
 
 NORMS = ("linf", "l2")
@@ -14,7 +15,7 @@ _pgd_step = library.pgd_step.default
 
 def _is_l2(norm: str) -> bool:
     if norm not in NORMS:
-        raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
     return norm == "l2"
 
 

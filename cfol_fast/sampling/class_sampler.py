@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops, theory
+from cfol_fast.errors import InputError
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
 
@@ -124,7 +125,7 @@ class ClassSampler(IndexSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "class", self.size)
         if state["w"].shape != self.w.shape:
-            raise ValueError(f"the state is of {state['w'].numel()} classes, this sampler has {self.k}")
+            raise InputError(f"the state is of {state['w'].numel()} classes, this sampler has {self.k}")
         self.eta, self.gamma, self.reweight = state["eta"], state["gamma"], state["reweight"]
         self.w.copy_(state["w"])
         self.base = state["base"].to(self.device, copy=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def classes_of(
         members = torch.empty(size, dtype=torch.int64, device="meta")
     else:
         if size == 0:
-            raise ValueError("the data set is empty: there is no label to group by")
+            raise InputError("the data set is empty: there is no label to group by")
         k = int(labels.max()) + 1 if num_classes is None else num_classes
         offsets, members = ops.group_by_class(labels, k)
     offsets, members = offsets.to(device), members.to(device)
@@ -83,18 +84,18 @@ def distribution(given: str | Sequence[float] | Tensor, classes: Classes, name: 
             return torch.full((classes.count,), 1 / classes.count, dtype=torch.float64, device=device)
         if given == "empirical":
             return classes.frequencies
-        raise ValueError(
+        raise InputError(
             f"{name} must be 'uniform', 'empirical' or {classes.count} probabilities, got {given!r}"
         )
     vector = torch.as_tensor(given, dtype=torch.float64)
     if vector.shape != (classes.count,):
-        raise ValueError(
+        raise InputError(
             f"{name} must have {classes.count} entries, one a class, got shape {tuple(vector.shape)}"
         )
     if not vector.is_meta:
         total = float(vector.sum())
         if not bool((vector > 0).all()) or abs(total - 1) > 1e-4:
-            raise ValueError(
+            raise InputError(
                 f"{name} must be positive and sum to 1, got a sum of {total:g} and a least entry of {float(vector.min()):g}"
             )
         vector = vector / total

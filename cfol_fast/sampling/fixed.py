@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.errors import InputError
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, checked_gamma, checked_state
 
@@ -95,7 +96,7 @@ class FixedClassSampler(IndexSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "fixed", self.size)
         if state["p"].shape != self._p.shape:
-            raise ValueError(
+            raise InputError(
                 f"the state is of {state['p'].numel()} classes, this sampler has {self._p.numel()}"
             )
         self.rng.copy_(state["rng"])

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from cfol_fast import ops
+from cfol_fast.errors import InputError
 
 
 class IndexSampler(Sampler[int], ABC):
@@ -31,7 +32,7 @@ class IndexSampler(Sampler[int], ABC):
 
     def __init__(self, size: int, seed: int, device: torch.device | str | None) -> None:
         if size < 1:
-            raise ValueError(f"a sampler needs at least one example, got {size}")
+            raise InputError(f"a sampler needs at least one example, got {size}")
         self.size = size
         self.rng = ops.new_rng(seed, device)
         self.fault = ops.new_fault(device)
@@ -88,15 +89,15 @@ def bandit_loss(loss: Tensor) -> Tensor:
 
 
 def checked_gamma(gamma: float) -> float:
-    if not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+    if not isinstance(gamma, (int, float)) or not 0 < gamma <= 1:
+        raise InputError(f"gamma must be in (0, 1], got {gamma!r}")
     return float(gamma)
 
 
 def checked_state(state: dict[str, Any], kind: str, size: int) -> dict[str, Any]:
     """`state`, unless it is of another kind of sampler or another number of examples."""
     if state.get("kind") != kind:
-        raise ValueError(f"the state is of a {state.get('kind')!r} sampler, not of {kind!r}")
+        raise InputError(f"the state is of a {state.get('kind')!r} sampler, not of {kind!r}")
     if state["size"] != size:
-        raise ValueError(f"the state is of a data set with {state['size']} examples, this one has {size}")
+        raise InputError(f"the state is of a data set with {state['size']} examples, this one has {size}")
     return state
