@@ -1,5 +1,17 @@
-"""The one exception for mistakes that the user can mend: the command line shows it as one line and exits with 2."""
+"""What ends a command other than success or a bug of ours; `commands/main.py` turns each into a message and an exit status."""
 
 
 class InputError(ValueError):
-    """A bad option, file or value, said in one sentence that names the value, the limit and the way out."""
+    """A bad option, file or value, said in one sentence that names the value, the limit and the way out. Exit status 2."""
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on (the loss is not finite, a kernel saw bad values); its last good checkpoint is kept. Exit status 1."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop by a signal and has saved. Exit status 128 + the signal's number."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number

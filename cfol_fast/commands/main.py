@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cfol_fast._version import __version__
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, Stopped, TrainingFailed
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -94,10 +94,6 @@ def _report(error: Exception) -> int:
             traceback.print_exc()
         print(f"cfol-fast: error: {_one_line(error)}", file=sys.stderr)
         return 2
-
-    from cfol_fast.training.loop import TrainingFailed
-    from cfol_fast.training.signals import Stopped
-
     if isinstance(error, Stopped):
         print(f"cfol-fast: {error}", file=sys.stderr)
         return 128 + error.signal_number

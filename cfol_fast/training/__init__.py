@@ -1,11 +1,11 @@
 """Training: `train(config)` from Python, `cfol-fast train` from the command line; `load(run)` gives the model back."""
 
+from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.runs.config import TrainConfig, assign, from_dict, from_toml, to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import checkpoint_path, export, load, read_checkpoint
 from cfol_fast.runs.run_folder import read_config, read_result
-from cfol_fast.training.loop import Run, TrainingFailed, train
-from cfol_fast.training.signals import Stopped
+from cfol_fast.training.loop import Run, train
 
 __all__ = [
     "Run",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import methods, ops
+from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, check_same_arithmetic
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs import run_folder
@@ -26,16 +27,12 @@ from cfol_fast.runs.metrics import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training import validation
 from cfol_fast.training.parts import Parts, build
-from cfol_fast.training.signals import Stopped, StopRequest
+from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.step import NEVER
 from cfol_fast.training.tensorboard import EventWriter
 
 FORMAT = 1
 Listener = Callable[[Row], None]
-
-
-class TrainingFailed(RuntimeError):
-    """The run cannot go on (the loss is not finite, a kernel saw bad values); its last good checkpoint is kept."""
 
 
 @dataclass(frozen=True)

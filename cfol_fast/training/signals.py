@@ -7,14 +7,6 @@ import threading
 from types import FrameType, TracebackType
 
 
-class Stopped(Exception):
-    """The run was asked to stop and has saved. `signal_number` says by what."""
-
-    def __init__(self, signal_number: int, message: str) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number
-
-
 class StopRequest:
     """Context manager that turns the signals into a flag the loop looks at. Only the main thread gets signals."""
 

@@ -5,9 +5,8 @@ import signal
 import pytest
 
 from cfol_fast.data import beton
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, Stopped
 from cfol_fast.training import loop, parts
-from cfol_fast.training.signals import Stopped
 from tests.training import tiny
 from tests.training.tiny import stop_after
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, Stopped
 from cfol_fast.training import loop
-from cfol_fast.training.signals import Stopped
 from tests.training import tiny
 from tests.training.tiny import stop_after
 

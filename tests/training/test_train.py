@@ -8,12 +8,11 @@ import torch
 
 import cfol_fast as cf
 from cfol_fast import data
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, Stopped
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import export, read_checkpoint
 from cfol_fast.runs.metrics import read_rows
 from cfol_fast.training import loop
-from cfol_fast.training.signals import Stopped
 from tests.training import tiny
 from tests.training.tiny import stop_after
 
