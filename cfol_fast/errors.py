@@ -15,3 +15,10 @@ class Stopped(Exception):
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line, for a message that quotes it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
