@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from cfol_fast import data
 from cfol_fast.data import beton
-from cfol_fast.data.ffcv_install import quietly
+from cfol_fast.data.ffcv_install import using_ffcv
 
 
 def random_images(count: int, side: int = 32) -> data.ImageSet:
@@ -62,7 +62,7 @@ def raw_beton(images: data.ImageSet) -> Iterator[Path]:
 
 def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str = "QUASI_RANDOM") -> Any:
     """FFCV's own loader: raw images from the page cache; with `augment`, its own flip and crop, and floats in [0, 1]."""
-    with quietly():
+    with using_ffcv():
         from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
         from ffcv.loader import Loader, OrderOption
         from ffcv.transforms import (

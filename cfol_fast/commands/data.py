@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         size=args.size,
         skip_corrupt=args.skip_corrupt,
     )
-    facts = {
+    description = {
         "dataset": data.name,
         "split": args.split,
         "size": list(data.size),
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         "notes": data.notes,
     }
     images = data.train if args.split == "train" else data.test
-    file = beton.write(out, images, args.mode, args.quality, facts, progress=True)
+    file = beton.write(out, images, args.mode, args.quality, description, progress=True)
     for note in data.notes:
         print(f"note: {note}")
     print(

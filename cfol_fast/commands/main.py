@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cfol_fast._version import __version__
-from cfol_fast.errors import InputError, Stopped, TrainingFailed
+from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -92,13 +92,13 @@ def _report(error: Exception) -> int:
     if is_input_error(error):
         if os.environ.get("CFOL_FAST_TRACEBACK"):
             traceback.print_exc()
-        print(f"cfol-fast: error: {_one_line(error)}", file=sys.stderr)
+        print(f"cfol-fast: error: {one_line(error)}", file=sys.stderr)
         return 2
     if isinstance(error, Stopped):
         print(f"cfol-fast: {error}", file=sys.stderr)
         return 128 + error.signal_number
     if isinstance(error, TrainingFailed):
-        print(f"cfol-fast: failed: {_one_line(error)}", file=sys.stderr)
+        print(f"cfol-fast: failed: {one_line(error)}", file=sys.stderr)
         return 1
     traceback.print_exc()
     print(
@@ -140,9 +140,3 @@ def _dispatch(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     return int(args.run(args) or 0)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__

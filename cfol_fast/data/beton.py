@@ -1,9 +1,9 @@
-"""FFCV's file format, `.beton`: written here, and read here far enough to know that a file is whole.
+"""FFCV's file format, `.beton`: written here, and read here far enough to know that a file is complete.
 
-FFCV's own writer waits forever when a worker dies (a full disk, say), and its reader returns zeros for what is not there. So files
-are written in one pass to a temporary name, compared with the images they hold, and renamed; and a file is checked as a whole when
-it is opened. What is written is plain FFCV: its Loader reads it. Class names and the like stand as JSON in the data region; the
-unused arguments of the label field say where.
+FFCV's own writer waits forever when a worker dies (of a full disk, for example), and its reader returns zeros for missing data. So a
+file is written in one pass to a temporary name, compared with the images it should hold, and renamed; and it is checked in full when
+it is opened. What is written is plain FFCV: its Loader reads it. Class names and the rest of the description are JSON in the data
+region; the label field's arguments, which FFCV does not use, say where it starts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import mmap
-import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,25 +21,31 @@ import numpy as np
 from PIL import Image
 
 from cfol_fast import atomic
-from cfol_fast.data.ffcv_install import quietly
+from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.images import ImageSet
+from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.progress import track
 from cfol_fast.errors import InputError
 
-SMALLEST_PAGE = 1 << 21  # FFCV's limit; an image does not cross a page
+# FFCV's limit; an image does not cross the border between two pages.
+SMALLEST_PAGE = 1 << 21
 MARK = b"cfol_fast 1\0"
-INT, RGB, ARRAY = 1, 2, 4  # FFCV's numbers for the kinds of fields
-JPG, RAW = 0, 1  # FFCV's numbers for the ways an image is stored
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# FFCV's numbers for the kinds of fields, and for the ways an image is stored.
+INT, RGB, ARRAY = 1, 2, 4
+JPG, RAW = 0, 1
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MODES = {"jpg": JPG, "raw": RAW}
 
 
 @dataclass(frozen=True)
 class Beton:
-    """What a checked file holds. All arrays have one entry an image."""
+    """What a checked file holds. All arrays have one entry per image.
+
+    kind: of the image field, RGB or ARRAY. description: the class names, and what else the writer noted.
+    """
 
     path: Path
-    kind: int  # of the image field: RGB or ARRAY
+    kind: int
     image_field: str
     label_field: str
     fields: list[str]
@@ -53,7 +56,7 @@ class Beton:
     pointers: np.ndarray
     lengths: np.ndarray
     labels: np.ndarray
-    facts: dict[str, Any]
+    description: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,12 +76,13 @@ def write(
     images: ImageSet,
     mode: str = "raw",
     quality: int = 90,
-    facts: dict[str, Any] | None = None,
+    description: dict[str, Any] | None = None,
     progress: bool = False,
 ) -> Beton:
     """Writes `images` to `path` and compares the file with them before it takes that name.
 
     mode: "raw" keeps every bit; "jpg" is smaller and changes the pixels, for images with three channels.
+    description: what to note beside the class names, for JSON.
     """
     path = Path(path)
     if mode not in MODES:
@@ -93,14 +97,14 @@ def write(
         )
     if not len(images):
         raise InputError("there are no images to write")
-    known = {"classes": images.classes, **(facts or {})}
+    description = {"classes": images.classes, **(description or {})}
     try:
         with atomic.replacing(path) as out:
-            _write_all(out, images, mode, quality, known, progress)
+            _write_all(out, images, mode, quality, description, progress)
             out.flush()
             _compare(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ), path, images, mode, progress)
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in DISK_FULL:
             raise InputError(
                 f"{path}: the disk is full ({images.images.nbytes / 2**20:,.0f} MiB of pixels to write): nothing was left there"
             ) from error
@@ -109,9 +113,9 @@ def write(
 
 
 def _write_all(
-    out: IO[bytes], images: ImageSet, mode: str, quality: int, facts: dict[str, Any], progress: bool
+    out: IO[bytes], images: ImageSet, mode: str, quality: int, description: dict[str, Any], progress: bool
 ) -> None:
-    with quietly():
+    with using_ffcv():
         from ffcv.fields import IntField, NDArrayField, RGBImageField
         from ffcv.types import ALLOC_TABLE_TYPE, CURRENT_VERSION, FieldDescType, HeaderType, get_metadata_type
     rgb = images.channels == 3
@@ -128,8 +132,8 @@ def _write_all(
         pointer = pages.append(data)
         allocations[i] = (i, pointer, len(data))
         metadata[i]["f0"] = (MODES[mode], shape[1], shape[0], pointer) if rgb else pointer
-    said = json.dumps(facts).encode()
-    blob = pages.append(said)
+    text = json.dumps(description).encode()
+    text_pointer = pages.append(text)
     pages.finish()
     header = np.zeros(1, HeaderType)
     header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, 2, pages.size
@@ -142,8 +146,8 @@ def _write_all(
         row["type_id"] = number
         row["name"][: len(name)] = np.frombuffer(name, np.uint8)
         row["arguments"][:] = kind.to_binary()[0]
-    where = np.frombuffer(MARK + np.array([blob, len(said)], "<u8").tobytes(), np.uint8)
-    described[1]["arguments"][: len(where)] = where
+    text_place = np.frombuffer(MARK + np.array([text_pointer, len(text)], "<u8").tobytes(), np.uint8)
+    described[1]["arguments"][: len(text_place)] = text_place
     out.seek(0)
     out.write(header.tobytes() + described.tobytes() + metadata.tobytes())
 
@@ -158,25 +162,25 @@ def page_size(images: ImageSet) -> int:
 
 
 class _Pages:
-    """Appends to the data region, which begins on the first page after `start`, so that nothing crosses a page's border."""
+    """Appends to the data region, which begins at the first page after `start`, so that nothing crosses a page's border."""
 
     def __init__(self, out: IO[bytes], start: int, size: int) -> None:
         self.out, self.size = out, size
-        self.at = start + -start % size
-        out.seek(self.at)
+        self.position = start + -start % size
+        out.seek(self.position)
 
     def append(self, data: bytes) -> int:
-        room = -self.at % self.size
+        room = -self.position % self.size
         if len(data) > (room or self.size):
             self.out.write(bytes(room))
-            self.at += room
-        pointer = self.at
+            self.position += room
+        pointer = self.position
         self.out.write(data)
-        self.at += len(data)
+        self.position += len(data)
         return pointer
 
     def finish(self) -> None:
-        self.out.write(bytes(-self.at % self.size))
+        self.out.write(bytes(-self.position % self.size))
 
 
 def _encoded(images: ImageSet, mode: str, quality: int) -> Iterator[tuple[tuple[int, int], bytes]]:
@@ -190,17 +194,8 @@ def _encoded(images: ImageSet, mode: str, quality: int) -> Iterator[tuple[tuple[
         Image.fromarray(pixels).save(stream, "JPEG", quality=quality)
         return pixels.shape[:2], stream.getvalue()
 
-    if mode == "raw":
-        yield from map(one, range(len(images)))
-        return
-    waiting: deque[Future[tuple[tuple[int, int], bytes]]] = deque()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for i in range(len(images)):
-            waiting.append(pool.submit(one, i))
-            if len(waiting) >= 256:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    numbers = range(len(images))
+    return map(one, numbers) if mode == "raw" else map_in_order(one, numbers)
 
 
 def _compare(mapped: mmap.mmap, path: Path, images: ImageSet, mode: str, progress: bool) -> None:
@@ -230,7 +225,7 @@ def _size(images: ImageSet) -> tuple[int, int]:
 
 
 def open_beton(path: str | Path) -> Beton:
-    """Reads and checks everything but the pixels; a file that is not whole, or not of images, is refused."""
+    """Reads and checks everything but the pixels; a file that is incomplete or holds no images is refused."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} is not there: make it with `cfol-fast data to-ffcv --out {path}`")
@@ -240,7 +235,7 @@ def open_beton(path: str | Path) -> Beton:
 
 
 def parse(data: np.ndarray, path: Path) -> Beton:
-    with quietly():
+    with using_ffcv():
         from ffcv.types import (
             ALLOC_TABLE_TYPE,
             CURRENT_VERSION,
@@ -260,11 +255,11 @@ def parse(data: np.ndarray, path: Path) -> Beton:
             f"{path} is truncated or damaged ({why}): write it again with `cfol-fast data to-ffcv`"
         )
 
-    def array(kind: np.dtype, count: int, at: int, what: str) -> np.ndarray:
-        end = at + count * kind.itemsize
+    def array(kind: np.dtype, count: int, start: int, what: str) -> np.ndarray:
+        end = start + count * kind.itemsize
         if end > len(data):
             raise truncated(f"{what} should end at byte {end:,}, the file has {len(data):,}")
-        return np.frombuffer(data[at:end].tobytes(), kind)
+        return np.frombuffer(data[start:end].tobytes(), kind)
 
     if len(data) < HeaderType.itemsize:
         raise foreign(f"{len(data)} bytes, less than a header")
@@ -273,14 +268,15 @@ def parse(data: np.ndarray, path: Path) -> Beton:
         raise foreign(
             f"version {header['version']} with {header['num_fields']} fields, not version {CURRENT_VERSION}"
         )
-    count, at = int(header["num_samples"]), HeaderType.itemsize
-    described = array(FieldDescType, int(header["num_fields"]), at, "the list of fields")
-    at += described.nbytes
+    count = int(header["num_samples"])
+    described = array(FieldDescType, int(header["num_fields"]), HeaderType.itemsize, "the list of fields")
+    samples_start = HeaderType.itemsize + described.nbytes
     try:
         names = [bytes(row["name"]).split(b"\0")[0].decode("ascii") for row in described]
         handlers = get_handlers(described)
         kind = get_metadata_type(handlers)
-    except Exception as error:  # whatever FFCV trips over in bytes that are not its own
+    # FFCV raises all kinds of exceptions for bytes that it did not write.
+    except Exception as error:
         raise foreign(f"its list of fields cannot be read: {type(error).__name__}") from error
     types = [int(row["type_id"]) for row in described]
     image = next(
@@ -291,12 +287,12 @@ def parse(data: np.ndarray, path: Path) -> Beton:
         raise foreign(f"an image and an integer field are needed, it has {', '.join(names)}")
     if not count:
         raise truncated("it holds no samples: its writer was interrupted")
-    metadata = array(kind, count, at, "the list of samples")
-    table_at = int(header["alloc_table_ptr"])
-    entries, rest = divmod(len(data) - table_at, ALLOC_TABLE_TYPE.itemsize)
-    if not at < table_at <= len(data) or rest:
-        raise truncated(f"its table should start at byte {table_at:,} of {len(data):,}")
-    table = array(ALLOC_TABLE_TYPE, entries, table_at, "the table of the data")
+    metadata = array(kind, count, samples_start, "the list of samples")
+    table_start = int(header["alloc_table_ptr"])
+    entries, rest = divmod(len(data) - table_start, ALLOC_TABLE_TYPE.itemsize)
+    if not samples_start < table_start <= len(data) or rest:
+        raise truncated(f"its table should start at byte {table_start:,} of {len(data):,}")
+    table = array(ALLOC_TABLE_TYPE, entries, table_start, "the table of the data")
 
     if types[image] == RGB:
         rows = metadata[f"f{image}"]
@@ -308,24 +304,24 @@ def parse(data: np.ndarray, path: Path) -> Beton:
         modes, pointers = np.full(count, RAW), metadata[f"f{image}"]
     heights, widths, pointers = (a.astype(np.int64) for a in (heights, widths, pointers))
     lengths = _lengths(table, pointers)
-    wrong = (lengths < 0) | (pointers + lengths > table_at) | (heights < 1) | (widths < 1)
-    # whatever is not a JPEG is copied as it is, and must fit
+    wrong = (lengths < 0) | (pointers + lengths > table_start) | (heights < 1) | (widths < 1)
+    # Everything that is not a JPEG is copied byte by byte, so its length is known.
     wrong |= (modes != JPG) & (lengths != heights * widths * channels)
     if wrong.any():
         raise truncated(f"the pixels of image {int(np.flatnonzero(wrong)[0])} are not where it says")
-    facts = _facts(bytes(described[label]["arguments"]), data, table_at)
-    if facts is None:
+    description = _description(bytes(described[label]["arguments"]), data, table_start)
+    if description is None:
         raise truncated("its class names cannot be read")
     labels = metadata[f"f{label}"].astype(np.int64)
-    known = len(facts["classes"]) if "classes" in facts else int(labels.max()) + 1
-    if labels.min() < 0 or labels.max() >= known:
-        raise InputError(f"{path}: labels must be 0..{known - 1}, it has {labels.min()}..{labels.max()}")
-    missing = np.flatnonzero(np.bincount(labels, minlength=known) == 0)
+    k = len(description["classes"]) if "classes" in description else int(labels.max()) + 1
+    if labels.min() < 0 or labels.max() >= k:
+        raise InputError(f"{path}: labels must be 0..{k - 1}, it has {labels.min()}..{labels.max()}")
+    missing = np.flatnonzero(np.bincount(labels, minlength=k) == 0)
     if len(missing):
         raise InputError(
-            f"{path}: class {missing[0]} of {known} has no image; labels must be 0..k-1, each one in use"
+            f"{path}: class {missing[0]} of {k} has no image; labels must be 0..k-1, each one in use"
         )
-    facts.setdefault("classes", [str(c) for c in range(known)])
+    description.setdefault("classes", [str(c) for c in range(k)])
     return Beton(
         path,
         types[image],
@@ -339,7 +335,7 @@ def parse(data: np.ndarray, path: Path) -> Beton:
         pointers,
         lengths,
         labels,
-        facts,
+        description,
     )
 
 
@@ -348,24 +344,24 @@ def _is_image(handler: Any) -> bool:
 
 
 def _lengths(table: np.ndarray, pointers: np.ndarray) -> np.ndarray:
-    """Bytes of each image by FFCV's table, -1 where the table does not know the pointer."""
+    """Bytes of each image by FFCV's table; -1 where the table has no such pointer."""
     if not len(table):
         return np.full(len(pointers), -1)
     order = np.argsort(table["ptr"])
     starts, sizes = table["ptr"][order].astype(np.int64), table["size"][order].astype(np.int64)
-    at = np.searchsorted(starts, pointers).clip(max=len(starts) - 1)
-    return np.where(starts[at] == pointers, sizes[at], -1)
+    rows = np.searchsorted(starts, pointers).clip(max=len(starts) - 1)
+    return np.where(starts[rows] == pointers, sizes[rows], -1)
 
 
-def _facts(arguments: bytes, data: np.ndarray, end: int) -> dict[str, Any] | None:
+def _description(arguments: bytes, data: np.ndarray, end: int) -> dict[str, Any] | None:
     """The JSON of this project's writer; {} for a file that another program wrote; None when it is damaged."""
     if not arguments.startswith(MARK):
         return {}
-    at, length = (int(v) for v in np.frombuffer(arguments, "<u8", 2, len(MARK)))
-    if at + length > end:
+    start, length = (int(v) for v in np.frombuffer(arguments, "<u8", 2, len(MARK)))
+    if start + length > end:
         return None
     try:
-        facts = json.loads(data[at : at + length].tobytes())
+        found = json.loads(data[start : start + length].tobytes())
     except ValueError:
         return None
-    return facts if isinstance(facts, dict) and isinstance(facts.get("classes"), list) else None
+    return found if isinstance(found, dict) and isinstance(found.get("classes"), list) else None

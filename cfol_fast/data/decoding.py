@@ -13,9 +13,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,13 +24,17 @@ from PIL import Image
 
 from cfol_fast import atomic
 from cfol_fast.data.images import ImageSet
+from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.progress import track
 from cfol_fast.data.reading import ReadOptions
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 
 CACHE_FOLDER = ".cfol_fast_cache"
 FORMAT = 1
-MIXED_SIZE = 160  # short side for images of different sizes when none is asked for: Imagenette's
+# What Pillow raises for a file that is not a whole image.
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+# The short side that images of different sizes are stored with when none is asked for: Imagenette's.
+MIXED_SIZE = 160
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ def decode(listing: Listing, options: ReadOptions, size: int | None = None) -> t
 
     size: resize so that the short side has this many pixels (no change where it has already); None keeps sizes.
     """
-    print_of = fingerprint(listing, size, options.skip_corrupt)
+    fingerprint = fingerprint_of(listing, size, options.skip_corrupt)
     folder = listing.root / CACHE_FOLDER
     stem = f"{listing.split}-{size or 'own'}px"
-    facts = _cached(folder, stem, print_of)
-    if facts is None:
+    contents = _cached(folder, stem, fingerprint)
+    if contents is None:
         try:
             folder.mkdir(exist_ok=True)
             writable = os.access(folder, os.W_OK)
@@ -66,43 +68,43 @@ def decode(listing: Listing, options: ReadOptions, size: int | None = None) -> t
                 f"{listing.root} cannot be written: its images are decoded again each time", stacklevel=2
             )
             with tempfile.TemporaryDirectory() as temporary:
-                return _decode_into(Path(temporary), stem, listing, options, size, print_of)
-        return _decode_into(folder, stem, listing, options, size, print_of)
-    return _image_set(folder / f"{stem}.bytes", facts, listing.classes), _notes(facts, listing)
+                return _decode_into(Path(temporary), stem, listing, options, size, fingerprint)
+        return _decode_into(folder, stem, listing, options, size, fingerprint)
+    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), _notes(contents, listing)
 
 
-def fingerprint(listing: Listing, size: int | None, skip_corrupt: bool) -> str:
+def fingerprint_of(listing: Listing, size: int | None, skip_corrupt: bool) -> str:
     """Changes with any name, size or time of the files, the labels, or the way of decoding."""
     digest = hashlib.sha256(json.dumps([FORMAT, size, skip_corrupt, listing.classes]).encode())
     for path, label in zip(listing.paths, listing.labels, strict=True):
-        facts = os.stat(listing.root / path)
-        digest.update(f"{path}\0{label}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+        status = os.stat(listing.root / path)
+        digest.update(f"{path}\0{label}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | None:
     """(h, w) if all images have it, from the files' headers alone; images that cannot be opened do not count."""
     known = listing.root / CACHE_FOLDER / f"{listing.split}-size.json"
-    print_of = fingerprint(listing, None, False)
+    fingerprint = fingerprint_of(listing, None, False)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        facts = json.loads(known.read_text())
-        if facts["fingerprint"] == print_of:
-            return None if facts["size"] is None else (int(facts["size"][0]), int(facts["size"][1]))
+        cached = json.loads(known.read_text())
+        if cached["fingerprint"] == fingerprint:
+            return None if cached["size"] is None else (int(cached["size"][0]), int(cached["size"][1]))
 
     def header(path: str) -> tuple[int, int] | None:
         try:
             with Image.open(listing.root / path) as image:
                 return image.height, image.width
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except UNREADABLE:
             return None
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        headers = pool.map(header, listing.paths)
-        sizes = set(track(headers, len(listing.paths), f"sizes of {listing.split}", progress)) - {None}
+    headers = map_in_order(header, listing.paths)
+    sizes = set(track(headers, len(listing.paths), f"sizes of {listing.split}", progress)) - {None}
     size = sizes.pop() if len(sizes) == 1 else None
-    with contextlib.suppress(OSError):  # where nothing can be written, the headers are read again next time
+    # Where nothing can be written, the headers are read again next time.
+    with contextlib.suppress(OSError):
         known.parent.mkdir(exist_ok=True)
-        atomic.write_json(known, {"fingerprint": print_of, "size": size})
+        atomic.write_json(known, {"fingerprint": fingerprint, "size": size})
     return size
 
 
@@ -110,7 +112,8 @@ def read_image(path: Path, size: int | None) -> np.ndarray:
     """uint8 (h, w, 3); raises OSError or ValueError when the file is not a whole image."""
     with Image.open(path) as file:
         image: Image.Image = file
-        if image.mode.startswith("I"):  # 16-bit grey: convert() would clip it at 255
+        # 16-bit grey: convert() would clip it at 255.
+        if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
         image = image.convert("RGB")
         if size is not None and min(image.size) != size:
@@ -121,31 +124,41 @@ def read_image(path: Path, size: int | None) -> np.ndarray:
 
 
 def _decode_into(
-    folder: Path, stem: str, listing: Listing, options: ReadOptions, size: int | None, print_of: str
+    folder: Path, stem: str, listing: Listing, options: ReadOptions, size: int | None, fingerprint: str
 ) -> tuple[ImageSet, list[str]]:
-    """Both files appear only when whole; the JSON file comes last and makes the cache valid."""
+    """Decodes and caches. Both files appear only when complete; the JSON file comes last and makes the cache valid."""
     try:
         with atomic.replacing(folder / f"{stem}.bytes") as out:
-            facts = _write_pixels(out, listing, options, size)
+            contents = _write_pixels(out, listing, options, size)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
                 f"{folder}: the disk is full, the decoded images do not fit: nothing was left there"
             ) from error
         raise
-    facts |= {"format": FORMAT, "fingerprint": print_of}
-    atomic.write_json(folder / f"{stem}.json", facts)
-    return _image_set(folder / f"{stem}.bytes", facts, listing.classes), _notes(facts, listing)
+    contents |= {"format": FORMAT, "fingerprint": fingerprint}
+    atomic.write_json(folder / f"{stem}.json", contents)
+    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), _notes(contents, listing)
 
 
 def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: int | None) -> dict[str, Any]:
     sizes: list[tuple[int, int]] = []
     labels: list[int] = []
     skipped: list[str] = []
+
+    def decoded(path: str) -> np.ndarray | Exception:
+        try:
+            return read_image(listing.root / path, size)
+        except UNREADABLE as error:
+            return error
+
     results = track(
-        _in_order(listing, size), len(listing.paths), f"decoding {listing.split}", options.progress
+        map_in_order(decoded, listing.paths),
+        len(listing.paths),
+        f"decoding {listing.split}",
+        options.progress,
     )
-    for path, label, result in results:
+    for path, label, result in zip(listing.paths, listing.labels, results, strict=True):
         if isinstance(result, np.ndarray):
             out.write(result.tobytes())
             sizes.append((result.shape[0], result.shape[1]))
@@ -154,7 +167,7 @@ def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: 
             skipped.append(path)
         else:
             raise InputError(
-                f"{listing.root / path} cannot be decoded ({_line(result)}): repair or remove it, or leave out such images "
+                f"{listing.root / path} cannot be decoded ({one_line(result)}): repair or remove it, or leave out such images "
                 "with skip_corrupt (--skip-corrupt)"
             ) from result
     if not labels:
@@ -163,66 +176,41 @@ def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: 
     return {"sizes": sizes[:1] if same else sizes, "count": len(labels), "labels": labels, "skipped": skipped}
 
 
-def _in_order(listing: Listing, size: int | None) -> Iterator[tuple[str, int, np.ndarray | Exception]]:
-    """Decodes on all cores, gives back in order, and keeps only a few hundred images in flight."""
-
-    def one(path: str) -> np.ndarray | Exception:
-        try:
-            return read_image(listing.root / path, size)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            return error
-
-    waiting: deque[tuple[str, int, Future[np.ndarray | Exception]]] = deque()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, label in zip(listing.paths, listing.labels, strict=True):
-            waiting.append((path, label, pool.submit(one, path)))
-            if len(waiting) >= 256:
-                name, number, future = waiting.popleft()
-                yield name, number, future.result()
-        while waiting:
-            name, number, future = waiting.popleft()
-            yield name, number, future.result()
-
-
-def _cached(folder: Path, stem: str, print_of: str) -> dict[str, Any] | None:
+def _cached(folder: Path, stem: str, fingerprint: str) -> dict[str, Any] | None:
     try:
-        facts = json.loads((folder / f"{stem}.json").read_text())
-        if facts["format"] != FORMAT or facts["fingerprint"] != print_of:
+        contents = json.loads((folder / f"{stem}.json").read_text())
+        if contents["format"] != FORMAT or contents["fingerprint"] != fingerprint:
             return None
-        whole = (folder / f"{stem}.bytes").stat().st_size == _table(facts)[1]
+        complete = (folder / f"{stem}.bytes").stat().st_size == _table(contents)[1]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return facts if whole else None
+    return contents if complete else None
 
 
-def _table(facts: dict[str, Any]) -> tuple[np.ndarray, int]:
+def _table(contents: dict[str, Any]) -> tuple[np.ndarray, int]:
     """int64 (N, 3) of (byte offset, height, width), and the bytes of all images together."""
-    sizes = np.array(facts["sizes"], dtype=np.int64).reshape(-1, 2)
-    sizes = np.broadcast_to(sizes, (facts["count"], 2))
+    sizes = np.array(contents["sizes"], dtype=np.int64).reshape(-1, 2)
+    sizes = np.broadcast_to(sizes, (contents["count"], 2))
     ends = np.cumsum(sizes[:, 0] * sizes[:, 1] * 3)
     return np.column_stack([np.concatenate([[0], ends[:-1]]), sizes]), int(ends[-1])
 
 
-def _image_set(path: Path, facts: dict[str, Any], classes: Sequence[str]) -> ImageSet:
-    table, count = _table(facts)
+def _image_set(path: Path, contents: dict[str, Any], classes: Sequence[str]) -> ImageSet:
+    table, count = _table(contents)
     # Copy-on-write: the pages come from the file when touched, so the data may be larger than the memory.
     pixels = torch.from_numpy(np.memmap(path, np.uint8, "c", shape=(count,)))
-    labels = torch.tensor(facts["labels"], dtype=torch.int64)
-    if len(facts["sizes"]) == 1:
-        height, width = facts["sizes"][0]
+    labels = torch.tensor(contents["labels"], dtype=torch.int64)
+    if len(contents["sizes"]) == 1:
+        height, width = contents["sizes"][0]
         return ImageSet(pixels.view(-1, height, width, 3), labels, list(classes))
     return ImageSet(pixels, labels, list(classes), torch.from_numpy(table), 3)
 
 
-def _notes(facts: dict[str, Any], listing: Listing) -> list[str]:
-    skipped = facts["skipped"]
+def _notes(contents: dict[str, Any], listing: Listing) -> list[str]:
+    skipped = contents["skipped"]
     if not skipped:
         return []
     named = ", ".join(skipped[:3]) + (" ..." if skipped[3:] else "")
     return [
         f"{listing.split}: {len(skipped)} of {len(listing.paths)} images cannot be decoded and were left out: {named}"
     ]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cfol_fast.data.images import ImageSet
-from cfol_fast.data.reading import ReadOptions, Splits
+from cfol_fast.data.reading import ReadOptions, TrainAndTest
 
 CLASSES = [
     "T-shirt/top",
@@ -25,7 +25,7 @@ CLASSES = [
 ]
 
 
-def read(root: Path | None, options: ReadOptions) -> Splits:
+def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """Needs no folder: `root` is not used."""
     file = resources.files("cfol_fast.data.embedded") / "fashion_mini.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
@@ -37,4 +37,4 @@ def read(root: Path | None, options: ReadOptions) -> Splits:
             )
             for split in ("train", "test")
         }
-    return Splits(parts["train"], parts["test"])
+    return TrainAndTest(parts["train"], parts["test"])

@@ -1,4 +1,4 @@
-"""FFCV is an extra, and importing it sets torch's number of threads to 1: every use of it goes through `quietly`."""
+"""FFCV is an optional package, and importing it sets torch's number of threads to 1: import it inside `using_ffcv`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 from cfol_fast.errors import InputError
 
-HOW = "apt-get install -y --no-install-recommends libopencv-dev libturbojpeg0-dev pkg-config && pip install ffcv==1.0.2 pillow"
+INSTALL = "apt-get install -y --no-install-recommends libopencv-dev libturbojpeg0-dev pkg-config && pip install ffcv==1.0.2 pillow"
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """FFCV may be imported and set up inside; torch's thread count is the same afterwards."""
+def using_ffcv() -> Iterator[None]:
+    """A block that imports and sets up FFCV: says how to install it where it is missing, and keeps torch's thread count."""
     threads = torch.get_num_threads()
     try:
         yield
     except ImportError as error:
-        raise InputError(f"FFCV cannot be imported ({error}); it is the extra [ffcv]: {HOW}") from error
+        raise InputError(f"FFCV cannot be imported ({error}); it is the extra [ffcv]: {INSTALL}") from error
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)

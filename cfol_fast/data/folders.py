@@ -1,4 +1,4 @@
-"""Data sets that are folders of image files: Tiny ImageNet, Imagenette, and one's own."""
+"""Data sets that are folders of image files: Tiny ImageNet, Imagenette, and the user's own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torchvision.datasets.utils import download_and_extract_archive
 
 from cfol_fast.data.decoding import MIXED_SIZE, Listing, common_size, decode
 from cfol_fast.data.images import ImageSet
-from cfol_fast.data.reading import ReadOptions, Splits, need_root
-from cfol_fast.errors import InputError
+from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
+from cfol_fast.errors import InputError, one_line
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 
 
-def folder(root: Path | None, options: ReadOptions) -> Splits:
+def folder(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds out a part."""
     layout = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
     root = need_root(root, layout)
@@ -27,13 +27,11 @@ def folder(root: Path | None, options: ReadOptions) -> Splits:
     if not (root / "train").is_dir():
         raise InputError(f"{root / 'train'} is not there: a folder of images has {layout}")
     train = list_classes(root, "train")
-    held = next((name for name in ("test", "val") if (root / name).is_dir()), None)
-    notes = (
-        ["val/ is not used: the hold-out comes from train/"]
-        if held == "test" and (root / "val").is_dir()
-        else []
-    )
-    test = None if held is None else list_classes(root, held)
+    test_folder = next((name for name in ("test", "val") if (root / name).is_dir()), None)
+    notes = []
+    if test_folder == "test" and (root / "val").is_dir():
+        notes.append("val/ is not used: the hold-out comes from train/")
+    test = None if test_folder is None else list_classes(root, test_folder)
     if test is not None:
         _same_classes(train, test)
     size, batch_size = options.size, None
@@ -49,7 +47,7 @@ def folder(root: Path | None, options: ReadOptions) -> Splits:
     return _decoded(train, test, options, size, batch_size, notes)
 
 
-def imagenette(root: Path | None, options: ReadOptions) -> Splits:
+def imagenette(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both 160 x 160."""
     url = Imagenette._ARCHIVES["160px"][0]
     expected = f"imagenette2-160/ with train/ and val/ from {url}"
@@ -63,7 +61,9 @@ def imagenette(root: Path | None, options: ReadOptions) -> Splits:
         try:
             data = Imagenette(str(root), split, "160px", download=options.download)
         except (RuntimeError, KeyError, FileNotFoundError) as error:
-            raise InputError(f"{base} is not Imagenette ({_line(error)}): expected is {expected}") from error
+            raise InputError(
+                f"{base} is not Imagenette ({one_line(error)}): expected is {expected}"
+            ) from error
         parts.append(
             Listing(
                 base,
@@ -77,7 +77,7 @@ def imagenette(root: Path | None, options: ReadOptions) -> Splits:
     return _decoded(parts[0], parts[1], options, 160, (160, 160), [])
 
 
-def tiny_imagenet(root: Path | None, options: ReadOptions) -> Splits:
+def tiny_imagenet(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """tiny-imagenet-200/ as published: wnids.txt, words.txt, train/<wnid>/images/, val/images/ with val_annotations.txt."""
     expected = f"tiny-imagenet-200/ with wnids.txt, words.txt, train/ and val/ from {TINY_URL}"
     root = need_root(root, expected)
@@ -86,7 +86,7 @@ def tiny_imagenet(root: Path | None, options: ReadOptions) -> Splits:
         try:
             download_and_extract_archive(TINY_URL, str(base.parent), md5=TINY_MD5)
         except (RuntimeError, OSError) as error:
-            raise InputError(f"{TINY_URL} could not be downloaded ({_line(error)})") from error
+            raise InputError(f"{TINY_URL} could not be downloaded ({one_line(error)})") from error
     for name in ("wnids.txt", "words.txt", "train", "val/val_annotations.txt"):
         if not (base / name).exists():
             raise InputError(f"{base / name} is not there: expected is {expected}; or add --download")
@@ -133,7 +133,7 @@ def list_classes(root: Path, split: str) -> Listing:
         entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(".")
     )
     if not classes:
-        raise InputError(f"{base} has no folders in it: one folder a class is expected")
+        raise InputError(f"{base} has no folders in it: one folder per class is expected")
     paths: list[str] = []
     labels: list[int] = []
     for number, name in enumerate(classes):
@@ -148,11 +148,12 @@ def list_classes(root: Path, split: str) -> Listing:
 
 
 def _images_under(base: Path) -> list[str]:
-    def refuse(error: OSError) -> None:  # os.walk would pass over a folder it may not read
+    # os.walk would silently skip a folder that it may not read.
+    def refuse(error: OSError) -> None:
         raise error
 
     walk = os.walk(base, onerror=refuse, followlinks=True)
-    return [os.path.join(at, name) for at, _, names in walk for name in names if _is_image(name)]
+    return [os.path.join(folder, name) for folder, _, names in walk for name in names if _is_image(name)]
 
 
 def _is_image(name: str) -> bool:
@@ -179,7 +180,7 @@ def _decoded(
     size: int | None,
     batch_size: tuple[int, int] | None,
     notes: list[str],
-) -> Splits:
+) -> TrainAndTest:
     parts: list[ImageSet | None] = []
     for listing in (train, test):
         if listing is None:
@@ -189,8 +190,4 @@ def _decoded(
         parts.append(images)
         notes = notes + more
     assert parts[0] is not None
-    return Splits(parts[0], parts[1], batch_size, notes)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return TrainAndTest(parts[0], parts[1], batch_size, notes)

@@ -1,7 +1,7 @@
 """Labelled images as plain tensors: what the readers return and the sources hold.
 
-Images stay uint8 until the gather + augment op turns a batch of them into pixels in [0, 1]. Class names travel with the labels,
-up to the plots. The choices made here (hold-out, imbalance) are seeded and stratified.
+Images stay uint8 until the gather + augment op turns a batch of them into pixels in [0, 1]. The class names stay with the labels, all
+the way to the plots. The choices made here (hold-out, imbalance) are seeded, and made within each class.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ImageSet(torch.utils.data.Dataset):
         return pixels + self.labels.nbytes + self.table.nbytes
 
     def compact(self) -> ImageSet:
-        """The same images without the bytes of others, which a subset with a table still shares with its set."""
+        """A copy without other images' bytes: a subset with a table shares the bytes of the set it was taken from."""
         if self.table is None or not len(self):
             return self
         lengths = self.table[:, 1] * self.table[:, 2] * self.channels
@@ -84,7 +84,7 @@ class ImageSet(torch.utils.data.Dataset):
         if int(ends[-1]) == self.images.numel():
             return self
         pairs = zip(self.table[:, 0].tolist(), lengths.tolist(), strict=True)
-        images = torch.cat([self.images[at : at + length] for at, length in pairs])
+        images = torch.cat([self.images[start : start + length] for start, length in pairs])
         table = torch.cat([(ends - lengths).unsqueeze(1), self.table[:, 1:]], 1)
         return ImageSet(images, self.labels, self.classes, table, self.channels)
 
@@ -106,11 +106,11 @@ class ImageSet(torch.utils.data.Dataset):
         )
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """(float32 (C, H, W) in [0, 1], label): a plain torch data set, for a DataLoader of one's own."""
+        """(float32 (C, H, W) in [0, 1], label): an ImageSet is also a torch data set, for the user's own DataLoader."""
         return self.image(int(index)).permute(2, 0, 1).contiguous().float() / 255, int(self.labels[index])
 
     def subset(self, indices: Tensor | Sequence[int] | np.ndarray) -> ImageSet:
-        """The images at `indices`, in that order, as a set of its own (a table shares the pixels with this one)."""
+        """The images at `indices`, in that order. With a table the pixels are shared with this set."""
         idx = torch.as_tensor(indices, dtype=torch.int64)
         if len(idx) and (int(idx.min()) < 0 or int(idx.max()) >= len(self)):
             raise InputError(
@@ -162,7 +162,7 @@ def check_labels(labels: Tensor, num_classes: int, count: int | None = None) -> 
 
 
 def check_every_class(images: ImageSet, where: str) -> None:
-    """Refuses a split in which a class has no image: neither a sampler nor a per-class accuracy has a meaning for it."""
+    """Refuses a split in which a class has no image: it could be neither drawn nor given an accuracy."""
     counts = images.class_counts()
     missing = [images.classes[c] for c in range(len(counts)) if int(counts[c]) == 0]
     if missing:
@@ -174,7 +174,7 @@ def check_every_class(images: ImageSet, where: str) -> None:
 def holdout(labels: Tensor, fraction: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Splits off `fraction` of every class at random: (kept indices, held-out indices), each sorted.
 
-    Every class keeps and gives at least one image.
+    At least one image of every class is kept, and at least one held out.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the hold-out fraction must be in (0, 1), got {fraction}")

@@ -18,30 +18,30 @@ from torchvision import datasets
 from cfol_fast.data.embedded.make import DEBIAN_FOLDER, read_idx
 from cfol_fast.data.embedded_images import CLASSES as FASHION_CLASSES
 from cfol_fast.data.images import ImageSet
-from cfol_fast.data.reading import ReadOptions, Splits, need_root
-from cfol_fast.errors import InputError
+from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
+from cfol_fast.errors import InputError, one_line
 
 
 class LabelledSTL10(datasets.STL10):
-    """Without the 2.7 GB of unlabelled images, which torchvision would ask for and hash each time."""
+    """Without the 2.7 GB of unlabelled images, which torchvision would otherwise require and hash each time."""
 
     train_list = datasets.STL10.train_list[:2]
 
 
-def cifar10(root: Path | None, options: ReadOptions) -> Splits:
+def cifar10(root: Path | None, options: ReadOptions) -> TrainAndTest:
     return _cifar(datasets.CIFAR10, root, options)
 
 
-def cifar100(root: Path | None, options: ReadOptions) -> Splits:
+def cifar100(root: Path | None, options: ReadOptions) -> TrainAndTest:
     return _cifar(datasets.CIFAR100, root, options)
 
 
-def _cifar(kind: Any, root: Path | None, options: ReadOptions) -> Splits:
+def _cifar(kind: Any, root: Path | None, options: ReadOptions) -> TrainAndTest:
     expected = f"{kind.base_folder}/ from {kind.url}"
     root = _parent_of(need_root(root, expected), kind.base_folder)
 
     def part(train: bool) -> ImageSet:
-        with _told(root / kind.base_folder, expected):
+        with _explained(root / kind.base_folder, expected):
             data = kind(str(root), train=train, download=options.download)
         return ImageSet(
             torch.from_numpy(data.data), torch.tensor(data.targets, dtype=torch.int64), list(data.classes)
@@ -50,13 +50,13 @@ def _cifar(kind: Any, root: Path | None, options: ReadOptions) -> Splits:
     return _both(part)
 
 
-def stl10(root: Path | None, options: ReadOptions) -> Splits:
+def stl10(root: Path | None, options: ReadOptions) -> TrainAndTest:
     kind = LabelledSTL10
     expected = f"{kind.base_folder}/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, class_names.txt from {kind.url}"
     root = _parent_of(need_root(root, expected), kind.base_folder)
 
     def part(train: bool) -> ImageSet:
-        with _told(root / kind.base_folder, expected):
+        with _explained(root / kind.base_folder, expected):
             data = kind(str(root), split="train" if train else "test", download=options.download)
         names = list(getattr(data, "classes", [])) or [str(c) for c in range(10)]
         images = np.ascontiguousarray(data.data.transpose(0, 2, 3, 1))
@@ -66,7 +66,7 @@ def stl10(root: Path | None, options: ReadOptions) -> Splits:
     return _both(part)
 
 
-def fashion_mnist(root: Path | None, options: ReadOptions) -> Splits:
+def fashion_mnist(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """The four IDX files, gzipped as published or unpacked as torchvision leaves them; Debian's package needs no folder."""
     if root is None and DEBIAN_FOLDER.is_dir() and not options.download:
         root = DEBIAN_FOLDER
@@ -76,7 +76,7 @@ def fashion_mnist(root: Path | None, options: ReadOptions) -> Splits:
     )
     root = need_root(root, expected)
     if options.download:
-        with _told(root, expected):
+        with _explained(root, expected):
             datasets.FashionMNIST(str(root), download=True)
 
     def part(train: bool) -> ImageSet:
@@ -108,18 +108,18 @@ def _idx(root: Path, name: str, expected: str) -> np.ndarray:
     raise InputError(f"{root} has no {name}.gz: expected are {expected}; or add --download")
 
 
-def _both(part: Callable[[bool], ImageSet]) -> Splits:
-    return Splits(part(True), part(False))
+def _both(part: Callable[[bool], ImageSet]) -> TrainAndTest:
+    return TrainAndTest(train=part(True), test=part(False))
 
 
 def _parent_of(root: Path, base_folder: str) -> Path:
-    """torchvision wants the folder above; people also give the folder itself."""
+    """The folder above `base_folder`, which torchvision wants; users also give the folder itself."""
     return root.parent if root.name == base_folder else root
 
 
 @contextmanager
-def _told(folder: Path, expected: str) -> Iterator[None]:
-    """torchvision's complaints, as one line that says which of the two it is: not there, or not the official file."""
+def _explained(folder: Path, expected: str) -> Iterator[None]:
+    """torchvision's exceptions as an InputError that says whether the files are missing or are not the official ones."""
     try:
         yield
     except PermissionError:
@@ -127,13 +127,9 @@ def _told(folder: Path, expected: str) -> Iterator[None]:
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         if not folder.is_dir():
             raise InputError(
-                f"{folder} is not there: expected is {expected}; or add --download ({_line(error)})"
+                f"{folder} is not there: expected is {expected}; or add --download ({one_line(error)})"
             ) from error
         raise InputError(
             f"{folder}: files are missing or are not the official ones (their hashes differ): expected is {expected}; "
-            f"or remove the folder and add --download ({_line(error)})"
+            f"or remove the folder and add --download ({one_line(error)})"
         ) from error
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())

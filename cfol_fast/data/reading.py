@@ -1,4 +1,4 @@
-"""What a reader is asked for and what it gives back; every reader has the signature `read(root, options) -> Splits`."""
+"""What a reader is asked for and what it gives back; every reader has the signature `read(root, options) -> TrainAndTest`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Splits:
-    """test None: the data has no test part. size: (h, w) of the batches where the images differ in size."""
+class TrainAndTest:
+    """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size."""
 
     train: ImageSet
     test: ImageSet | None

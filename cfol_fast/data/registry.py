@@ -1,6 +1,6 @@
-"""The data sets by name, each with what the paper does to it: one row a data set, and `load`.
+"""The data sets by name, each with what the paper does to it: one row per data set, and `load`.
 
-Normalisation, augmentation and the size of the attack belong to the data, so they stand here and nowhere else.
+Normalisation, augmentation and the size of the attack belong to the data, so they are set here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from cfol_fast import ops
-from cfol_fast.data import embedded_images, folders, published
-from cfol_fast.data.images import ImageData, ImageSet, check_every_class, holdout, imbalance
-from cfol_fast.data.reading import ReadOptions, Splits
+from cfol_fast.data import embedded_images, folders, images, published
+from cfol_fast.data.images import ImageData, ImageSet, check_every_class, holdout
+from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import did_you_mean
 
@@ -42,7 +42,7 @@ class DataSpec:
 
     name: str
     title: str
-    read: Callable[[Path | None, ReadOptions], Splits]
+    read: Callable[[Path | None, ReadOptions], TrainAndTest]
     size: int | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
@@ -59,7 +59,7 @@ SPECS: dict[str, DataSpec] = {
     for spec in (
         DataSpec(
             "fashion-mini",
-            "8,000 Fashion-MNIST images inside the package (500 training and 300 test images a class)",
+            "8,000 Fashion-MNIST images inside the package (500 training and 300 test images per class)",
             embedded_images.read,
             28,
             *_FASHION,
@@ -155,7 +155,7 @@ def load(
 ) -> ImageData:
     """Data set `name` from the folder `root`.
 
-    imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set stays whole.
+    imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set keeps all its images.
     size: the short side a folder of differently sized images is stored with; only for `folder`.
     skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at the first.
     """
@@ -165,36 +165,34 @@ def load(
     if size is not None and size < 1:
         raise InputError(f"size must be at least 1 px, got {size}")
     options = ReadOptions(download=download, size=size, skip_corrupt=skip_corrupt, progress=progress)
-    splits = row.read(None if root is None else Path(root).expanduser(), options)
-    notes = list(splits.notes)
-    train, test = splits.train, splits.test
+    found = row.read(None if root is None else Path(root).expanduser(), options)
+    notes = list(found.notes)
+    train, test = found.train, found.test
     check_every_class(train, f"{name}, training part")
     if test is None:
         kept, held = holdout(train.labels, FOLDER_TEST_FRACTION, seed=0)
         train, test = train.subset(kept), train.subset(held)
         notes.append(
-            f"neither test/ nor val/ there: {FOLDER_TEST_FRACTION:.0%} of train/ held out as the test set (seed 0)"
+            f"there is neither test/ nor val/: {FOLDER_TEST_FRACTION:.0%} of train/ is held out as the test set (seed 0)"
         )
     check_every_class(test, f"{name}, test part")
     if imbalance is not None:
-        train = _thin(train, imbalance, seed)
+        train = images.imbalance(train, imbalance, seed)
         notes.append(
             f"training classes thinned exponentially by {imbalance:g}: {train.class_counts().tolist()} images"
         )
-    shape = splits.size or train.size
-    assert shape is not None  # a reader of differently sized images says which size the batches have
+    # A reader of differently sized images says which size the batches have.
+    shape = found.size or train.size
+    assert shape is not None
     mean, std = (row.mean, row.std) if row.mean and row.std else channel_statistics(train)
     return ImageData(name, train, test, shape, mean, std, row.augment(min(shape)), row.eps, row.model, notes)
 
 
-_thin = imbalance
-
-
-def channel_statistics(images: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(part: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
-    count, total, squares = 0, torch.zeros(images.channels).double(), torch.zeros(images.channels).double()
-    for i in range(0, len(images), max(1, -(-len(images) // most))):  # rounded up: never more than `most`
-        pixels = images.image(i).reshape(-1, images.channels).double() / 255
+    count, total, squares = 0, torch.zeros(part.channels).double(), torch.zeros(part.channels).double()
+    for i in range(0, len(part), math.ceil(len(part) / most)):
+        pixels = part.image(i).reshape(-1, part.channels).double() / 255
         count += len(pixels)
         total += pixels.sum(0)
         squares += pixels.square().sum(0)

@@ -22,11 +22,11 @@ def test_a_data_set_becomes_a_file_that_says_what_is_in_it(tmp_path, capsys):
     assert "read back and compared" in printed.out
     assert "writing: 3,000 done" in printed.err
     file = beton.open_beton(out)
-    assert file.facts["dataset"] == "fashion-mini"
-    assert file.facts["split"] == "test"
-    assert file.facts["eps"] == 0.1
-    assert file.facts["augment"]["flip"]
-    assert file.facts["classes"][6] == "Shirt"
+    assert file.description["dataset"] == "fashion-mini"
+    assert file.description["split"] == "test"
+    assert file.description["eps"] == 0.1
+    assert file.description["augment"]["flip"]
+    assert file.description["classes"][6] == "Shirt"
 
 
 def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
@@ -39,7 +39,7 @@ def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
     assert "1 of 13 images cannot be decoded" in capsys.readouterr().out
     file = beton.open_beton(out)
     assert len(file) == 12
-    assert file.facts["size"] == [40, 40]
+    assert file.description["size"] == [40, 40]
     assert (file.modes == beton.JPG).all()
 
 

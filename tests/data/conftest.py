@@ -24,7 +24,7 @@ def mini() -> data.ImageData:
 def mini_beton(mini: data.ImageData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded training images as a raw FFCV file."""
     path = tmp_path_factory.mktemp("beton") / "mini.beton"
-    beton.write(path, mini.train, facts={"dataset": "fashion-mini"})
+    beton.write(path, mini.train, description={"dataset": "fashion-mini"})
     return path
 
 

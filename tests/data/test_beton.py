@@ -39,9 +39,9 @@ def written(tmp_path):
 
 def test_what_is_written_is_found_again(tmp_path):
     images = colour()
-    file = beton.write(tmp_path / "a.beton", images, facts={"dataset": "insects", "size": [8, 8]})
+    file = beton.write(tmp_path / "a.beton", images, description={"dataset": "insects", "size": [8, 8]})
     assert file.labels.tolist() == images.labels.tolist()
-    assert file.facts == {"classes": ["ant", "bee", "cat"], "dataset": "insects", "size": [8, 8]}
+    assert file.description == {"classes": ["ant", "bee", "cat"], "dataset": "insects", "size": [8, 8]}
     assert (file.size, file.channels, len(file)) == ((8, 8), 3, 12)
     stored = np.fromfile(tmp_path / "a.beton", np.uint8)
     for i in range(12):

@@ -3,7 +3,7 @@
     apt-get install -y dataset-fashion-mnist
     python -m cfol_fast.data.embedded.make [SOURCE_FOLDER] [OUTPUT.npz]
 
-500 training and 300 test images a class, a seeded choice kept in the order of the original files. The indices chosen are stored
+500 training and 300 test images per class, a seeded choice kept in the order of the original files. The indices chosen are stored
 too, so that every image can be found in the original.
 """
 
