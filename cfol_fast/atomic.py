@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,22 +30,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself must survive a power cut too. Not every file system offers this, and then there is nothing to do."""
+def sync_folder(folder: Path) -> None:
+    """Makes the renames in a folder survive a power cut too, on the file systems that offer this."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def write_with(path: str | os.PathLike[str], write: Callable[[IO[bytes]], Any]) -> None:
-    with replacing(path) as file:
-        write(file)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

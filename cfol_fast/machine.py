@@ -6,10 +6,12 @@ to end bit for bit the same is not continued under others.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -68,8 +70,8 @@ def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bo
     """Refuses to continue under other arithmetic, or, when forced, returns what changed."""
     changed = [
         f"{key} (was {stored.get(key)}, now {now.get(key)})"
-        for key in sorted(stored.keys() | now.keys())
-        if stored.get(key) != now.get(key)
+        for key in sorted(stored)
+        if stored[key] != now.get(key)
     ]
     if changed and not force:
         raise InputError(
@@ -79,14 +81,12 @@ def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bo
 
 
 def versions() -> dict[str, str]:
-    import torchvision
-
-    return {
-        "cfol_fast": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-    }
+    """Of what a figure depends on, as far as it is installed."""
+    found = {"cfol_fast": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for name in ("torchvision", "pyautoattack"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 _BFLOAT16_PROBE = """

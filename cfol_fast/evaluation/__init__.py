@@ -1,11 +1,11 @@
 """Evaluation: how a model does in every class, with and without an attack."""
 
 from cfol_fast.evaluation.autoattack import AutoAttack
+from cfol_fast.evaluation.class_accuracy import ClassAccuracy, wilson
 from cfol_fast.evaluation.evaluator import EnsembleEvaluation, evaluate, evaluate_ensemble
 from cfol_fast.evaluation.inputs import TensorSource
 from cfol_fast.evaluation.pictures import gallery
-from cfol_fast.runs.accuracy import ClassAccuracy, wilson
-from cfol_fast.runs.evaluation import Evaluation
+from cfol_fast.evaluation.result import Evaluation
 
 __all__ = [
     "AutoAttack",

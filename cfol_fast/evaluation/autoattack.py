@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ from cfol_fast import atomic
 from cfol_fast.attacks.attack import check_radius
 from cfol_fast.attacks.frozen import bare, evaluation_mode
 from cfol_fast.errors import InputError
+from cfol_fast.machine import versions
+from cfol_fast.runs.json_files import read_object
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 NORMS = {"linf": "Linf", "l2": "L2"}
@@ -145,7 +145,7 @@ class AutoAttack:
             "attacks": list(self.attacks),
             "seed": self.seed,
             "batch size": batch_size,
-            "pyautoattack": _version(),
+            "pyautoattack": versions().get("pyautoattack", "not installed"),
         }
 
 
@@ -177,17 +177,10 @@ class _Progress:
 
     def restore(self, path: Path) -> None:
         """Continues from the file where there is one; a state of something else is refused with what differs."""
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not path.exists():
             return
-        except (ValueError, OSError) as error:
-            raise InputError(f"the AutoAttack state {path} cannot be read: {error}") from None
-        if (
-            not isinstance(stored, dict)
-            or stored.get("kind") != "autoattack-state"
-            or stored.get("format") != FORMAT
-        ):
+        stored = read_object(path)
+        if stored.get("kind") != "autoattack-state" or stored.get("format") != FORMAT:
             raise InputError(f"{path} is not an AutoAttack state of this version; choose another file")
         theirs = stored["identity"]
         different = [name for name, value in self.identity.items() if theirs.get(name) != value]
@@ -211,13 +204,6 @@ def fingerprint(parts: Sequence[Tensor | str]) -> str:
         digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("pyautoattack")
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 @contextlib.contextmanager

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import attacks as attack_kinds
-from cfol_fast import ops
+from cfol_fast import ops, theory
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
+from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.inputs import Source, as_source, check_pixels, class_names, logits_of
-from cfol_fast.runs.accuracy import ClassAccuracy
-from cfol_fast.runs.evaluation import Evaluation
+from cfol_fast.evaluation.result import Evaluation
 
 STEPS = 20  # of PGD, when an attack is given as a dict without them; the step is 2.5 eps / steps
 Progress = Callable[[int, int], Any]
@@ -193,9 +193,7 @@ def evaluate_ensemble(
     model, and not the quantity of the theorem. options: as for `evaluate`.
     """
     if averaged_logits:
-        from cfol_fast.theory import AveragedLogits
-
-        whole = AveragedLogits(models)
+        whole = theory.AveragedLogits(models)
         return evaluate(whole, x_or_source, y, attack_factory and attack_factory(whole), **options)
     members = [
         evaluate(model, x_or_source, y, attack_factory and attack_factory(model), **options)
@@ -203,11 +201,11 @@ def evaluate_ensemble(
     ]
     if not members:
         raise InputError("the ensemble has no members")
-    robust = [1 - member.robust.per_class for member in members if member.robust is not None]
+    attacked = [member.robust for member in members if member.robust is not None]
     return EnsembleEvaluation(
         members,
-        torch.stack([1 - member.clean.per_class for member in members]).mean(0),
-        torch.stack(robust).mean(0) if robust else None,
+        theory.ensemble_risk(members, lambda member: member.clean).per_class,
+        theory.ensemble_risk(attacked, lambda accuracy: accuracy).per_class if attacked else None,
     )
 
 

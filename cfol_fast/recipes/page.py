@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from cfol_fast.recipes.recipe import load_recipe
 from cfol_fast.recipes.table import METRIC_TITLES, NAME
 from cfol_fast.reporting import Cell, Row, Table, write_report
 from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.json_files import read_object
 
 PAGE = "report.html"
 
@@ -23,15 +23,11 @@ def is_recipe_folder(folder: Path) -> bool:
 
 def read_table(folder: Path) -> dict[str, Any]:
     """A recipe's table.json, checked as far as its reader needs."""
-    path = folder / NAME
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{folder} is not a recipe's folder: it has no {NAME}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: broken JSON: {error}") from None
-    if not isinstance(table, dict) or table.get("format") != 1:
-        raise InputError(f"{path} is not a recipe's table of format 1")
+    if not is_recipe_folder(folder):
+        raise InputError(f"{folder} is not a recipe's folder: it has no {NAME}")
+    table = read_object(folder / NAME)
+    if table.get("format") != 1:
+        raise InputError(f"{folder / NAME} is not a recipe's table of format 1")
     return table
 
 

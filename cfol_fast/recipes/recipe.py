@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs import accuracy
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import did_you_mean
 
 SCALES = ("paper", "mini")
-METRICS = tuple(f"{kind}.{metric}" for kind in ("clean", "robust") for metric in ("average", "tail", "worst"))
+METRICS = tuple(f"{kind}.{metric}" for kind in ("clean", "robust") for metric in accuracy.METRICS)
 CHECKPOINTS = ("best-average", "best-worst", "last")
 FIGURES = ("bars", "sorted", "distribution", "epochs")
 FOLDER = Path(__file__).parent / "files"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.planning import Job
+from cfol_fast.runs.json_files import read_object
 
 Say = Callable[[str], None]
 POLL_SECONDS = 0.2
@@ -142,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     """A worker: `python -m cfol_fast.recipes.runner ORDER.json`."""
     from cfol_fast.training import Stopped, from_dict, train
 
-    order: dict[str, Any] = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    order = read_object(Path(arguments[0]))
     try:
         train(from_dict(order["config"]), resume=True, force=order["force"])
     except Stopped as stopped:

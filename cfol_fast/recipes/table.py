@@ -5,7 +5,6 @@ Everything that is shown later (Markdown, LaTeX, the page, results/README.md) is
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,9 @@ from cfol_fast.recipes import paper
 from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
 from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
+from cfol_fast.runs.accuracy import METRICS as METRIC_TITLES
+from cfol_fast.runs.accuracy import mean_deviation
+from cfol_fast.runs.json_files import read_object
 
 FORMAT = 1
 NAME = "table.json"
@@ -24,7 +26,6 @@ LCVAR_NOTE = (
     "LCVaR-AT: the loss of the authors' implementation equals ERM's divided by α for every α < 1, so the paper's column is ERM "
     "with another scale of the gradient. Ours is the true LCVaR, the value of its linear programme."
 )
-METRIC_TITLES = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 
 
 def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
@@ -73,15 +74,9 @@ def read_result(job: Job, out: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there yet: the reproduction is unfinished") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}; remove it to have it made again") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is not what it should be: remove it to have it made again")
-    return value
+    if not path.exists():
+        raise InputError(f"{path} is not there yet: the reproduction is unfinished")
+    return read_object(path)
 
 
 def measurements(recipe: Recipe, cell: Cell, out: Path) -> list[dict[str, Any]]:
@@ -135,7 +130,7 @@ def _entry(recipe: Recipe, cell: Cell, out: Path) -> dict[str, Any]:
 
 
 def _value(values: Sequence[float], printed: paper.Number | None) -> dict[str, Any]:
-    mean, deviation = mean_deviation(values) if values else (None, None)
+    mean, deviation = _mean_deviation(values) if values else (None, None)
     return {
         "mean": mean,
         "deviation": deviation,
@@ -146,12 +141,10 @@ def _value(values: Sequence[float], printed: paper.Number | None) -> dict[str, A
     }
 
 
-def mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and, of several values, the sample standard deviation."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, None
-    return round(mean, 6), round(math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)), 6)
+def _mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """As tables hold them: means of several values and deviations with six digits."""
+    mean, deviation = mean_deviation(values)
+    return (mean, None) if deviation is None else (round(mean, 6), round(deviation, 6))
 
 
 def _per_class(accuracies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -160,7 +153,7 @@ def _per_class(accuracies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
     names = list(accuracies[0]["per_class"])
     found = {}
     for name in names:
-        mean, deviation = mean_deviation([float(a["per_class"][name]) for a in accuracies])
+        mean, deviation = _mean_deviation([float(a["per_class"][name]) for a in accuracies])
         found[name] = [round(mean, 6), deviation]
     return found
 

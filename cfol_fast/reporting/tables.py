@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
-from cfol_fast.reporting.groups import METRICS, SPLITS, Comparison, Group, Stat
+from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
 from cfol_fast.reporting.wording import attack_phrase, duration, points, run_state, stat_text
-from cfol_fast.runs.records import Accuracy, Evaluation, Run
+from cfol_fast.runs.accuracy import METRICS, Accuracy
+from cfol_fast.runs.records import Run, SavedEvaluation
 
 
 @dataclass(frozen=True)
@@ -324,7 +325,7 @@ def evaluations(comparison: Comparison) -> Table | None:
     everyone = [run for group in comparison.groups for run in group.runs]
     repeated = {attack for run in everyone for attack, times in _attacks_of(run).items() if times > 1}
 
-    def name(evaluation: Evaluation) -> str:
+    def name(evaluation: SavedEvaluation) -> str:
         # One run evaluated twice with one attack (two checkpoints, say) is not two seeds: its files tell them apart.
         attack = attack_phrase(evaluation.attack)
         return f"{attack} ({evaluation.path.stem})" if attack in repeated else attack

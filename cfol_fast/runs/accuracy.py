@@ -1,107 +1,178 @@
-"""Accuracy class by class: counts, means, the tail, the worst class, and how sure each figure is."""
+"""Accuracies of a classifier, class by class, as files hold them: averages, the tail, the worst class, intervals.
+
+An `Accuracy` comes from a confusion matrix (`from_confusion`) or from JSON (`from_json`) and goes to JSON (`to_json`); the
+format is described in docs/evaluation-format.md. Also here: the little statistics that every figure is made with.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from cfol_fast.errors import InputError
 
-Z95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+# The accuracies that a table shows, with their titles.
+METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 TAIL = 0.2
+# The 97.5 % quantile of the normal distribution, for two-sided 95 % intervals.
+Z95 = 1.959963984540054
 
 
-class ClassAccuracy:
-    """What a classifier got right, from its predictions.
+def wilson(share: float, count: int, z: float = Z95) -> tuple[float, float]:
+    """The score interval of `share` observed on `count` examples (Wilson, 1927).
 
-    labels, predictions: (N,) int64; classes: the names of the k classes. A class without examples has accuracy NaN (null in
-    JSON) and takes no part in `class_average`, `tail` and `worst`.
+    It keeps its coverage at 0, at 1 and for few examples; without examples anything is possible.
     """
+    if count <= 0:
+        return 0.0, 1.0
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, centre - half), min(1.0, centre + half)
 
-    def __init__(self, labels: Tensor, predictions: Tensor, classes: Sequence[str]) -> None:
-        self.classes = list(classes)
-        k = len(self.classes)
-        labels, predictions = labels.cpu(), predictions.cpu()
-        self.correct = labels == predictions  # (N,) bool
-        self.confusion = torch.bincount(labels * k + predictions, minlength=k * k).view(
-            k, k
-        )  # (true, predicted)
-        self.counts = self.confusion.sum(1)  # (k,) int64
-        self.hits = self.confusion.diagonal().clone()  # (k,) int64
-        self.per_class = self.hits.double() / self.counts  # (k,) float64; 0/0 is NaN
 
-    @property
-    def average(self) -> float:
-        """Over the examples."""
-        return int(self.hits.sum()) / int(self.counts.sum())
+def mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and, of several values, the sample standard deviation."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return mean, None
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
-    @property
-    def present(self) -> Tensor:
-        """(k,) bool: the classes that have examples."""
-        return self.counts > 0
 
-    @property
-    def class_average(self) -> float:
-        """Every class counts the same."""
-        return float(self.per_class[self.present].mean())
+def tail_size(num_classes: int, fraction: float = TAIL) -> int:
+    """The number of classes in the tail, rounded up as in the paper."""
+    if not 0 < fraction <= 1:
+        raise InputError(f"the tail's fraction must be in (0, 1], got {fraction}")
+    # 0.2 * 15 is a little more than 3 in floating point.
+    return math.ceil(fraction * num_classes - 1e-9)
 
-    def tail(self, fraction: float = TAIL) -> float:
-        """The mean accuracy of the ceil(fraction * k) worst classes."""
-        if not 0 < fraction <= 1:
-            raise ValueError(f"the tail's fraction must be in (0, 1], got {fraction}")
-        accuracies = self.per_class[self.present].sort().values
-        # 0.2 * 15 is a little more than 3 in floating point
-        return float(accuracies[: math.ceil(fraction * len(accuracies) - 1e-9)].mean())
 
-    @property
-    def worst_index(self) -> int:
-        return int(self.per_class.nan_to_num(nan=math.inf).argmin())
+def tail_mean(accuracies: Iterable[float], fraction: float = TAIL) -> float:
+    """The mean of the worst `fraction` of the classes."""
+    ranked = sorted(accuracies)
+    size = tail_size(len(ranked), fraction)
+    return sum(ranked[:size]) / size
 
-    @property
-    def worst(self) -> float:
-        return float(self.per_class[self.worst_index])
 
-    @property
-    def worst_class(self) -> str:
-        return self.classes[self.worst_index]
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracies from 0 to 1. A class without examples is in `classes` alone: it has no accuracy and cannot be the worst."""
 
-    @property
-    def intervals(self) -> Tensor:
-        """(k, 2): the 95 % Wilson interval of each class."""
-        return wilson(self.hits, self.counts)
+    classes: list[str]
+    average: float  # over the examples
+    class_average: float  # every class counts the same
+    tail: float
+    worst: float
+    worst_class: str
+    per_class: dict[str, float]
+    interval: dict[str, tuple[float, float]]
+    count: dict[str, int]
+    confusion: list[list[int]] | None = None
+
+    @classmethod
+    def from_confusion(cls, classes: Sequence[str], confusion: list[list[int]]) -> Accuracy:
+        """confusion: a row per true class, a column per prediction."""
+        count = dict(zip(classes, map(sum, confusion), strict=True))
+        hits = {name: confusion[i][i] for i, name in enumerate(classes) if count[name]}
+        per_class = {name: right / count[name] for name, right in hits.items()}
+        worst_class = min(per_class, key=per_class.__getitem__)
+        return cls(
+            classes=list(classes),
+            average=sum(hits.values()) / sum(count.values()),
+            class_average=sum(per_class.values()) / len(per_class),
+            tail=tail_mean(per_class.values()),
+            worst=per_class[worst_class],
+            worst_class=worst_class,
+            per_class=per_class,
+            interval={name: wilson(share, count[name]) for name, share in per_class.items()},
+            count=count,
+            confusion=confusion,
+        )
+
+    @classmethod
+    def from_json(cls, value: Any, where: str, classes: Sequence[str] | None = None) -> Accuracy:
+        """Checks and reads what `to_json` wrote; only `average` and `per_class` must be there.
+
+        where: the file and the key, for the message. classes: the names that it must have, if they are known.
+        """
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{where} must be an object with 'average' and 'per_class', got {type(value).__name__}"
+            )
+        for key in ("average", "per_class"):
+            if key not in value:
+                raise InputError(f"{where} has no {key!r}")
+        names, per_class = _read_per_class(value["per_class"], f"{where}.per_class", classes)
+        count = {name: int(number) for name, number in (value.get("count") or {}).items()}
+        interval = _read_intervals(value.get("interval") or {}, f"{where}.interval")
+        confusion = value.get("confusion") or None
+        if confusion is not None and (
+            len(confusion) != len(names) or any(len(row) != len(names) for row in confusion)
+        ):
+            raise InputError(f"{where}.confusion must be {len(names)} rows of {len(names)} numbers")
+
+        def given(key: str, otherwise: float) -> float:
+            return otherwise if value.get(key) is None else _share(value[key], f"{where}.{key}")
+
+        lowest = min(per_class, key=per_class.__getitem__)
+        return cls(
+            classes=names,
+            average=_share(value["average"], f"{where}.average"),
+            class_average=given("class_average", sum(per_class.values()) / len(per_class)),
+            tail=given("tail", tail_mean(per_class.values())),
+            worst=given("worst", per_class[lowest]),
+            worst_class=str(value.get("worst_class") or lowest),
+            per_class=per_class,
+            interval=interval or {n: wilson(share, count[n]) for n, share in per_class.items() if n in count},
+            count=count,
+            confusion=confusion,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Accuracies from 0 to 1; `interval` is the 95 % Wilson interval, `confusion` has a row for each true class."""
-
-        def named(values: list[Any]) -> dict[str, Any]:
-            return dict(zip(self.classes, values, strict=True))
-
-        present = self.present.tolist()
+        """Every class by name, null for one without examples."""
         return {
             "average": self.average,
             "class_average": self.class_average,
-            "tail": self.tail(),
+            "tail": self.tail,
             "worst": self.worst,
             "worst_class": self.worst_class,
-            "per_class": named(
-                [a if p else None for a, p in zip(self.per_class.tolist(), present, strict=True)]
-            ),
-            "interval": named(
-                [i if p else None for i, p in zip(self.intervals.tolist(), present, strict=True)]
-            ),
-            "count": named(self.counts.tolist()),
-            "confusion": self.confusion.tolist(),
+            "per_class": {name: self.per_class.get(name) for name in self.classes},
+            "interval": {
+                name: list(self.interval[name]) if name in self.interval else None for name in self.classes
+            },
+            "count": self.count,
+            "confusion": self.confusion,
         }
 
+    def metric(self, name: str) -> float:
+        """One of METRICS by its name."""
+        return {"average": self.average, "tail": self.tail, "worst": self.worst}[name]
 
-def wilson(hits: Tensor, counts: Tensor, z: float = Z95) -> Tensor:
-    """The score interval of a proportion (Wilson, 1927): it keeps its coverage at 0, at 1 and for few examples.
 
-    hits, counts: (k,) -> (k, 2) float64; NaN where there is nothing to count.
-    """
-    n, p = counts.double(), hits.double() / counts
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)).sqrt()
-    return torch.stack([(centre - half).clamp(min=0), (centre + half).clamp(max=1)], dim=1)
+def _read_per_class(
+    value: Any, where: str, classes: Sequence[str] | None
+) -> tuple[list[str], dict[str, float]]:
+    """The names of all classes, and the accuracies of those that have one."""
+    if not isinstance(value, Mapping) or not value:
+        raise InputError(f"{where} must be an object of class names and accuracies")
+    names = list(classes) if classes else list(value)
+    found = {name: _share(value[name], f"{where}[{name!r}]") for name in names if value.get(name) is not None}
+    unknown = [name for name in value if name not in names]
+    if unknown or not found:
+        raise InputError(f"{where} has {unknown or 'no accuracies'}, but the classes are {names[:5]}...")
+    return names, found
+
+
+def _read_intervals(value: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
+    return {
+        name: (_share(pair[0], f"{where}[{name!r}]"), _share(pair[1], f"{where}[{name!r}]"))
+        for name, pair in value.items()
+        if pair is not None
+    }
+
+
+def _share(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"{where} must be a number from 0 to 1, got {value!r}")
+    return float(value)

@@ -58,7 +58,7 @@ class CheckpointStore:
         if last.exists():
             os.replace(last, self.path(PREVIOUS))
         os.replace(fresh, last)
-        _sync_folder(self.folder)
+        atomic.sync_folder(self.folder)
         return last
 
     def save_best(self, name: str, state: dict[str, Any]) -> Path:
@@ -90,12 +90,3 @@ class CheckpointStore:
         """Removes what a killed process was in the middle of writing."""
         for left in (*self.folder.glob(".*.tmp"), self.path("next")):
             left.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the renames durable, not only the contents."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

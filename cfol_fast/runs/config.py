@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter
 
 
@@ -127,6 +129,17 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their paths: `attack.eps`."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
 def from_dict(tree: dict[str, Any]) -> TrainConfig:
     """The inverse of `to_dict`; also takes the nested tables of a TOML file. Unknown keys are refused."""
     config = TrainConfig()
@@ -142,25 +155,8 @@ def from_toml(path: str | Path) -> TrainConfig:
 
 
 def merge_toml(config: TrainConfig, path: str | Path) -> None:
-    tomllib = _toml_reader()
-    try:
-        tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no configuration file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
-    merge(config, tree)
-
-
-def _toml_reader() -> Any:
-    try:
-        import tomllib  # Python 3.11 and later
-    except ModuleNotFoundError:
-        try:
-            import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
-        except ModuleNotFoundError:
-            raise InputError("a TOML file needs Python 3.11, or: pip install tomli") from None
-    return tomllib
+    """Sets what a TOML file sets."""
+    merge(config, read_toml(Path(path)))
 
 
 def merge(config: TrainConfig, tree: dict[str, Any], prefix: str = "") -> None:

@@ -1,41 +1,61 @@
-"""Is it the same run? Two configurations that compute the same thing have the same identity."""
+"""Is it the same run? One rule, for resuming a run, for the names of a recipe's runs and for a report's groups.
+
+Two configurations are the same run when they compute the same: settings that only say where and how a run is carried out
+do not count. Rounding is another matter: `machine.check_same_arithmetic` looks at it when a run is resumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.runs.config import TrainConfig, to_dict
+from cfol_fast.runs.config import TrainConfig, flatten, to_dict
 
-# Where a run is carried out and how often it saves: not what is computed. The test attack's batch size is of this kind too.
+# Where a run is carried out, and in which portions it saves, tests and compiles.
 INCIDENTAL = ("out", "device", "data.root", "data.download", "data.beton", "compile", "test.batch_size")
 INCIDENTAL_GROUPS = ("checkpoint.",)
+# These name a run, so they are part of its settings even at their defaults.
+NAMING = ("method", "data.name", "seed")
+
+
+def is_incidental(key: str) -> bool:
+    """True for a setting that changes where and how a run is carried out, not what it computes."""
+    return key in INCIDENTAL or key.startswith(INCIDENTAL_GROUPS)
+
+
+def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is computed: the settings of a config.json that are not incidental and not at the configuration's own default.
+
+    Fields at their default are left out, so that a field added to the configuration later makes no other run of an old one.
+    """
+    defaults = flatten(to_dict(TrainConfig()))
+    found = {}
+    for key, value in flatten(config).items():
+        at_default = key in defaults and defaults[key] == value and key not in NAMING
+        if value is None or at_default or is_incidental(key):
+            continue
+        # Twelve digits: the same number written as 2/255 and as 0.25 * 8/255 is the same setting.
+        found[key] = float(f"{value:.12g}") if isinstance(value, float) else value
+    return found
 
 
 def identity(completed: TrainConfig) -> dict[str, Any]:
-    """What is computed: every setting that is not at the configuration's own default.
-
-    Fields at their default are left out, so that a field added to the configuration later does not orphan the runs there are.
-    """
-    defaults = dict(_leaves(to_dict(TrainConfig())))
-    found = {}
-    for key, value in _leaves(to_dict(completed)):
-        if key in INCIDENTAL or key.startswith(INCIDENTAL_GROUPS):
-            continue
-        if value is None or (
-            key in defaults and defaults[key] == value and key not in ("method", "data.name", "seed")
-        ):
-            continue
-        found[key] = float(f"{value:.12g}") if isinstance(value, float) else value
+    """The settings that a recipe finds a run by."""
+    found = essential_settings(to_dict(completed))
     if completed.data.name == "folder":
+        # A folder of images has no name of its own but its path.
         found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
     return found
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
+    """The settings that make `now` another run than `before`, each with its two values; empty when they are the same run."""
+    old, new = to_dict(before), to_dict(now)
+    old_settings, new_settings = essential_settings(old), essential_settings(new)
+    old_values, new_values = flatten(old), flatten(new)
+    return [
+        f"{key} (was {old_values.get(key)!r}, now {new_values.get(key)!r})"
+        for key in sorted(old_settings.keys() | new_settings.keys())
+        if old_settings.get(key) != new_settings.get(key)
+    ]

@@ -1,15 +1,16 @@
-"""`metrics.jsonl`: one JSON object a line, appended at the log points and cut back to the checkpoint on resuming."""
+"""`metrics.jsonl`: one JSON object per line, appended at the log points and cut back to the checkpoint on resuming."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.json_files import read_lines
 
 Row = dict[str, Any]
 FILE = "metrics.jsonl"
@@ -49,13 +50,10 @@ class MetricsLog:
             os.truncate(self.path, size)
 
 
-def read_rows(run: Path) -> Iterator[Row]:
+def read_rows(run: Path) -> list[Row]:
     """The rows of a run; a last line that was being written when the run was killed is left out."""
     path = run / FILE
-    if not path.exists():
-        return
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        yield json.loads(line)
+    return read_lines(path) if path.exists() else []
 
 
 def _finite(value: Any) -> Any:

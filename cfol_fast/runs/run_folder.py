@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,34 +12,24 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.runs.checkpoints import FOLDER
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
+from cfol_fast.runs.identity import differences
+from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics import FILE as METRICS
 
 CONFIG, RESULT, GALLERY, STAGE = "config.json", "result.json", "gallery.json", "stage-1"
-# May differ between the parts of one run: where things are, not what is computed.
-MOVABLE = ("out", "data.root", "data.beton", "data.download")
 
 
 def read_config(run: Path) -> TrainConfig:
     """The configuration a run folder was started with."""
-    path = run / CONFIG
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{run} is not a run folder: it has no {CONFIG}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    return from_dict(tree)
+    if not (run / CONFIG).exists():
+        raise InputError(f"{run} is not a run folder: it has no {CONFIG}")
+    return from_dict(read_object(run / CONFIG))
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
     """result.json, or None while the run is unfinished."""
     path = run / RESULT
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
+    return read_object(path) if path.exists() else None
 
 
 def prepare(run: Path, config: TrainConfig, resume: bool, overwrite: bool) -> None:
@@ -73,23 +62,10 @@ def clear(run: Path) -> None:
 
 
 def check_same(stored: TrainConfig, given: TrainConfig, run: Path) -> None:
-    """Refuses to continue a run under another configuration, naming the keys."""
-    before, now = flatten(to_dict(stored)), flatten(to_dict(given))
-    changed = [
-        key for key in before.keys() | now.keys() if before.get(key) != now.get(key) and key not in MOVABLE
-    ]
+    """Refuses to continue a run with settings that make it another one."""
+    changed = differences(stored, given)
     if changed:
-        listed = ", ".join(
-            f"{key} (was {before.get(key)!r}, now {now.get(key)!r})" for key in sorted(changed)
-        )
-        raise InputError(f"cannot resume {run} with a changed configuration: {listed}")
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value})
-    return flat
+        raise InputError(f"cannot resume {run} with a changed configuration: {', '.join(changed)}")
 
 
 def _untouched(run: Path) -> bool:

@@ -1,17 +1,13 @@
-"""Reading TOML on every supported Python (the standard library has a reader from 3.11 on)."""
+"""Reading TOML files: configurations, recipes and the paper's numbers."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.errors import InputError
+import tomllib
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from cfol_fast.errors import InputError
 
 
 def read_toml(path: Path) -> dict[str, Any]:

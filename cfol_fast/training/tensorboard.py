@@ -6,7 +6,6 @@ The trainer hands over the very rows it writes to metrics.jsonl, so that the two
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics import Row
 
 
@@ -111,16 +111,21 @@ class TensorBoardLog:
 
 
 class EventWriter:
-    """A listener that writes the rows as TensorBoard events; those that a killed run left after `step` are hidden."""
+    """While it is entered, the rows of a run are also written as events to RUN/tensorboard; at the end its gallery too.
 
-    def __init__(self, run: Path, classes: list[str], step: int) -> None:
-        self.events = TensorBoardLog(run / "tensorboard", classes, resume_step=step)
+    Events that a killed run left after the step it continues from are hidden.
+    """
 
-    def __call__(self, row: Row) -> None:
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.events = TensorBoardLog(
+            trainer.folder / "tensorboard", trainer.images.classes, trainer.position.step
+        )
+        trainer.log.listeners += (self.write,)
+
+    def write(self, row: Row) -> None:
         (self.events.train if row["kind"] == "train" else self.events.validation)(row)
         self.events.flush()
 
-    def finish(self, gallery: Path, step: int) -> None:
-        """Adds the pictures of the worst class and closes the file."""
-        self.events.gallery(json.loads(gallery.read_text(encoding="utf-8")), step)
-        self.events.close()
+    def __enter__(self) -> EventWriter:
+        return self

@@ -130,7 +130,7 @@ def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     (job.folder(out) / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(TrainingFailed, match=f"1 run\\(s\\) failed: {job.name}"):
         reproduce(tiny, "mini", out, images, parallel=1, device="cpu", say=silent)
-    assert "not valid JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
+    assert "broken JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
 
 
 def test_a_stopped_parallel_reproduction_stops_its_runs_and_continues(

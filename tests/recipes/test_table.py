@@ -195,5 +195,5 @@ def test_a_broken_result_is_named(tmp_path: Path) -> None:
     item = plan(load_recipe("vgg16"), "mini")
     write_all(item, tmp_path)
     (item.jobs()[0].folder(tmp_path) / "result.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"result\.json is not valid JSON"):
+    with pytest.raises(InputError, match=r"result\.json: broken JSON at line"):
         build(item, tmp_path, "")

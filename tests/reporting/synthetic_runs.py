@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.runs.records import tail_size, wilson
+from cfol_fast.runs.accuracy import tail_size, wilson
 
 FASHION = [
     "T-shirt/top",

@@ -1,85 +1,70 @@
-"""Figures of accuracy: literal cases, and intervals against scipy."""
+"""The figures of an accuracy, and its way to JSON and back."""
 
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
-import torch
-from scipy.stats import binomtest
 
-from cfol_fast.evaluation import ClassAccuracy, wilson
+from cfol_fast.errors import InputError
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_mean, tail_size, wilson
 
-#          a  a  a  a  b  b  c  c  c  c
-LABELS = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
-PREDICTED = [0, 0, 0, 1, 1, 2, 2, 0, 1, 1]
+CONFUSION = [[3, 1, 0], [0, 0, 0], [1, 2, 1]]
 
 
-@pytest.fixture
-def accuracy() -> ClassAccuracy:
-    return ClassAccuracy(torch.tensor(LABELS), torch.tensor(PREDICTED), ["a", "b", "c"])
+def test_the_wilson_interval_is_the_known_one():
+    assert wilson(0.5, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson(0.0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
 
 
-def test_the_average_is_over_examples_and_the_class_average_over_classes(accuracy: ClassAccuracy) -> None:
-    assert accuracy.average == 5 / 10
-    assert accuracy.class_average == pytest.approx((3 / 4 + 1 / 2 + 1 / 4) / 3)
-    assert accuracy.per_class.tolist() == [0.75, 0.5, 0.25]
+def test_without_examples_anything_is_possible():
+    assert wilson(0.0, 0) == (0.0, 1.0)
 
 
-def test_the_worst_class_has_a_name(accuracy: ClassAccuracy) -> None:
-    assert (accuracy.worst, accuracy.worst_class, accuracy.worst_index) == (0.25, "c", 2)
+def test_the_deviation_is_that_of_a_sample():
+    assert mean_deviation([0.1, 0.2, 0.3]) == pytest.approx((0.2, 0.1))
 
 
-def test_the_confusion_matrix_has_a_row_for_each_true_class(accuracy: ClassAccuracy) -> None:
-    assert accuracy.confusion.tolist() == [[3, 1, 0], [0, 1, 1], [1, 2, 1]]
-    assert accuracy.counts.tolist() == [4, 2, 4]
-    assert accuracy.correct.tolist() == [a == b for a, b in zip(LABELS, PREDICTED, strict=True)]
+def test_one_value_has_no_deviation():
+    assert mean_deviation([0.25]) == (0.25, None)
 
 
 @pytest.mark.parametrize(
-    ("k", "worst"), [(1, 1), (3, 1), (5, 1), (6, 2), (10, 2), (15, 3), (43, 9), (100, 20)]
+    ("classes", "size"), [(10, 2), (11, 3), (5, 1), (15, 3), (100, 20), (3, 1), (200, 40)]
 )
-def test_the_tail_is_the_mean_of_a_fifth_of_the_classes_rounded_up(k: int, worst: int) -> None:
-    labels = torch.arange(k).repeat_interleave(k)
-    right = torch.arange(k).repeat(k) < labels  # class c has accuracy c / k
-    predictions = torch.where(right, labels, (labels + 1) % k)
-    accuracy = ClassAccuracy(labels, predictions, [str(c) for c in range(k)])
-    if k > 1:
-        assert accuracy.tail() == pytest.approx(sum(range(worst)) / worst / k)
-    assert accuracy.tail(1) == pytest.approx(accuracy.class_average)
+def test_the_tail_is_a_fifth_of_the_classes_rounded_up(classes, size):
+    assert tail_size(classes) == size
 
 
-def test_a_tail_of_nothing_is_refused(accuracy: ClassAccuracy) -> None:
-    with pytest.raises(ValueError, match=r"must be in \(0, 1\], got 0"):
-        accuracy.tail(0)
+def test_the_tail_is_the_mean_of_the_worst():
+    assert tail_mean([0.9, 0.1, 0.5, 0.3], 0.5) == pytest.approx(0.2)
 
 
-def test_a_class_without_examples_counts_nowhere() -> None:
-    accuracy = ClassAccuracy(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 2]), ["a", "none", "c"])
-    assert math.isnan(accuracy.per_class[1])
-    assert (accuracy.worst_class, accuracy.class_average, accuracy.tail()) == ("a", 0.75, 0.5)
-    facts = accuracy.to_json()
-    assert facts["per_class"] == {"a": 0.5, "none": None, "c": 1.0}
-    assert facts["interval"]["none"] is None
-    json.dumps(facts, allow_nan=False)
+@pytest.mark.parametrize("fraction", [0, 1.5, -1])
+def test_a_tail_of_no_classes_is_refused(fraction):
+    with pytest.raises(InputError, match=r"must be in \(0, 1\]"):
+        tail_size(10, fraction)
 
 
-@pytest.mark.parametrize(
-    ("hits", "n"), [(0, 1), (0, 10), (3, 10), (10, 10), (1, 1000), (517, 1000), (1000, 1000)]
-)
-def test_the_intervals_are_wilsons(hits: int, n: int) -> None:
-    expected = binomtest(hits, n).proportion_ci(0.95, method="wilson")
-    low, high = wilson(torch.tensor([hits]), torch.tensor([n]))[0].tolist()
-    assert low == pytest.approx(expected.low, abs=1e-12)
-    assert high == pytest.approx(expected.high, abs=1e-12)
+def test_a_confusion_matrix_gives_every_figure():
+    found = Accuracy.from_confusion(["a", "none", "c"], CONFUSION)
+    assert (found.average, found.class_average, found.tail) == (0.5, 0.5, 0.25)
+    assert (found.worst, found.worst_class) == (0.25, "c")
+    assert found.per_class == {"a": 0.75, "c": 0.25}
+    assert found.count == {"a": 4, "none": 0, "c": 4}
+    assert found.interval["a"] == wilson(0.75, 4)
 
 
-def test_json_has_everything_by_name(accuracy: ClassAccuracy) -> None:
-    facts = accuracy.to_json()
-    assert set(facts) == {
-        "average", "class_average", "tail", "worst", "worst_class", "per_class", "interval", "count", "confusion",
-    }  # fmt: skip
-    assert facts["per_class"] == {"a": 0.75, "b": 0.5, "c": 0.25}
-    assert facts["count"] == {"a": 4, "b": 2, "c": 4}
-    assert facts["interval"]["c"][0] < 0.25 < facts["interval"]["c"][1]
+def test_what_is_written_is_read_back_the_same():
+    written = Accuracy.from_confusion(["a", "none", "c"], CONFUSION)
+    text = json.dumps(written.to_json(), allow_nan=False)
+    assert Accuracy.from_json(json.loads(text), "file") == written
+    assert Accuracy.from_json(json.loads(text), "file", ["a", "none", "c"]) == written
+
+
+def test_the_average_and_the_classes_are_enough():
+    found = Accuracy.from_json(
+        {"average": 0.6, "per_class": {"a": 0.7, "b": 0.5}, "count": {"a": 10}}, "file"
+    )
+    assert (found.class_average, found.tail, found.worst, found.worst_class) == (0.6, 0.5, 0.5, "b")
+    assert found.interval == {"a": wilson(0.7, 10)}

@@ -109,7 +109,7 @@ def test_a_toml_file_with_a_mistake_is_refused(tmp_path):
     path.write_text("epochs = = 3")
     with pytest.raises(InputError, match="is not TOML"):
         from_toml(path)
-    with pytest.raises(InputError, match="no configuration file"):
+    with pytest.raises(InputError, match="no file"):
         from_toml(tmp_path / "none.toml")
 
 

@@ -8,21 +8,8 @@ from pathlib import Path
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.records import find_runs, load_run, tail_size, wilson
+from cfol_fast.runs.records import find_runs, load_run
 from tests.reporting.synthetic_runs import FASHION, change, make_run
-
-
-def test_the_wilson_interval_is_the_known_one():
-    low, high = wilson(0.5, 100)
-    assert low == pytest.approx(0.4038, abs=1e-4)
-    assert high == pytest.approx(0.5962, abs=1e-4)
-    assert wilson(0.0, 10)[0] == 0.0
-    assert wilson(0.0, 10)[1] == pytest.approx(0.2775, abs=1e-4)
-
-
-@pytest.mark.parametrize(("classes", "size"), [(10, 2), (11, 3), (5, 1), (100, 20), (3, 1), (200, 40)])
-def test_the_tail_is_a_fifth_of_the_classes_rounded_up(classes, size):
-    assert tail_size(classes) == size
 
 
 def test_a_finished_run_is_read_as_it_was_written(tmp_path):
@@ -155,8 +142,6 @@ def test_an_evaluation_file_is_read_as_a_run_and_beside_a_run(tmp_path):
 
 
 def test_an_evaluation_with_several_attacks_gives_each_and_the_worst_case(tmp_path):
-    from cfol_fast.reporting.wording import attack_phrase
-
     folder = make_run(tmp_path / "run")
     test = json.loads((folder / "result.json").read_text())["test"]
     attacks = [
@@ -165,15 +150,16 @@ def test_an_evaluation_with_several_attacks_gives_each_and_the_worst_case(tmp_pa
     ]
     evaluation = {"kind": "evaluation", **test, "attacks": attacks, "settings": {"dataset": "fashion-mini"}}
     (folder / "strong.json").write_text(json.dumps(evaluation))
-    found = [(attack_phrase(e.attack), e.robust.average) for e in load_run(folder).evaluations]
-    assert found == [
-        ("PGD-50, ε = 0.1", test["clean"]["average"]),
-        ("AutoAttack, ε = 0.1", test["robust"]["average"]),
-        ("worst of PGD-50 and AutoAttack", test["robust"]["average"]),
+    pgd, autoattack = (entry["attack"] for entry in attacks)
+    worst_case = {"kind": "worst case", "of": [pgd, autoattack]}
+    assert [(e.attack, e.robust.average) for e in load_run(folder).evaluations] == [
+        (pgd, test["clean"]["average"]),
+        (autoattack, test["robust"]["average"]),
+        (worst_case, test["robust"]["average"]),
     ]
     alone = load_run(folder / "strong.json")
     assert alone.dataset == "fashion-mini"
-    assert attack_phrase(alone.attack) == "worst of PGD-50 and AutoAttack"
+    assert alone.attack == worst_case
 
 
 def test_what_evaluate_returns_can_be_read(tmp_path):

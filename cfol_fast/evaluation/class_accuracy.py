@@ -1,0 +1,86 @@
+"""What a classifier got right, from its predictions, as tensors. All figures are those of `runs.accuracy.Accuracy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast.runs import accuracy
+from cfol_fast.runs.accuracy import TAIL, Z95, Accuracy
+
+
+class ClassAccuracy:
+    """labels, predictions: (N,) int64; classes: the names of the k classes.
+
+    A class without examples has accuracy NaN (null in JSON) and takes no part in `class_average`, `tail` and `worst`.
+    """
+
+    def __init__(self, labels: Tensor, predictions: Tensor, classes: Sequence[str]) -> None:
+        self.classes = list(classes)
+        k = len(self.classes)
+        labels, predictions = labels.cpu(), predictions.cpu()
+        # (N,) bool
+        self.correct = labels == predictions
+        # (k, k) int64: a row per true class, a column per prediction
+        self.confusion = torch.bincount(labels * k + predictions, minlength=k * k).view(k, k)
+        # (k,) int64 each
+        self.counts = self.confusion.sum(1)
+        self.hits = self.confusion.diagonal().clone()
+        # (k,) float64; 0/0 is NaN
+        self.per_class = self.hits.double() / self.counts
+
+    @cached_property
+    def record(self) -> Accuracy:
+        """The figures without tensors, as files hold them."""
+        return Accuracy.from_confusion(self.classes, self.confusion.tolist())
+
+    @property
+    def average(self) -> float:
+        """Over the examples."""
+        return self.record.average
+
+    @property
+    def class_average(self) -> float:
+        """Every class counts the same."""
+        return self.record.class_average
+
+    def tail(self, fraction: float = TAIL) -> float:
+        """The mean accuracy of the ceil(fraction * k) worst classes."""
+        return accuracy.tail_mean(self.record.per_class.values(), fraction)
+
+    @property
+    def worst(self) -> float:
+        return self.record.worst
+
+    @property
+    def worst_class(self) -> str:
+        return self.record.worst_class
+
+    @property
+    def worst_index(self) -> int:
+        return self.classes.index(self.worst_class)
+
+    @property
+    def present(self) -> Tensor:
+        """(k,) bool: the classes that have examples."""
+        return self.counts > 0
+
+    @property
+    def intervals(self) -> Tensor:
+        """(k, 2) float64: the 95 % Wilson interval of each class, NaN for one without examples."""
+        return wilson(self.hits, self.counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """See docs/evaluation-format.md."""
+        return self.record.to_json()
+
+
+def wilson(hits: Tensor, counts: Tensor, z: float = Z95) -> Tensor:
+    """hits, counts: (k,) -> (k, 2) float64: the Wilson interval of each proportion, NaN where there is nothing to count."""
+    pairs = zip(hits.tolist(), counts.tolist(), strict=True)
+    rows = [accuracy.wilson(right / n, int(n), z) if n else (torch.nan, torch.nan) for right, n in pairs]
+    return torch.tensor(rows, dtype=torch.float64).view(-1, 2)

@@ -1,0 +1,114 @@
+"""The result of an evaluation, and its three forms: a table for the terminal, JSON with everything, CSV by class.
+
+The JSON is described in docs/evaluation-format.md and read by `runs.records`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfol_fast.evaluation.class_accuracy import ClassAccuracy
+from cfol_fast.machine import versions
+
+FORMAT = 1
+
+
+@dataclass
+class Evaluation:
+    """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each."""
+
+    clean: ClassAccuracy
+    robust: ClassAccuracy | None
+    attacks: list[tuple[dict[str, Any], ClassAccuracy]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """See docs/evaluation-format.md."""
+        correct = {"clean": _digits(self.clean)}
+        if self.robust is not None:
+            correct["robust"] = _digits(self.robust)
+        return {
+            "format": FORMAT,
+            "kind": "evaluation",
+            "examples": len(self.clean.correct),
+            "classes": self.clean.classes,
+            "clean": self.clean.to_json(),
+            "robust": None if self.robust is None else self.robust.to_json(),
+            "attacks": [{"attack": what, "robust": accuracy.to_json()} for what, accuracy in self.attacks],
+            "correct": correct,
+            "settings": self.settings,
+            "notes": self.notes,
+            "versions": versions(),
+        }
+
+    def to_csv(self) -> str:
+        """One row per class: class, count, clean and robust accuracy, each with its interval."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(
+            ["class", "count", "clean", "clean_low", "clean_high", "robust", "robust_low", "robust_high"]
+        )
+        for name in self.clean.classes:
+            row: list[Any] = [name, self.clean.record.count[name]]
+            for accuracy in (self.clean, self.robust):
+                if accuracy is None or name not in accuracy.record.per_class:
+                    row += ["", "", ""]
+                else:
+                    row += [accuracy.record.per_class[name], *accuracy.record.interval[name]]
+            writer.writerow(row)
+        return text.getvalue()
+
+    def table(self) -> str:
+        """For the terminal: one line per class, worst first, then the summary."""
+        clean = self.clean.record
+        shown = clean if self.robust is None else self.robust.record
+        width = max(len("class average"), *(len(name) for name in shown.classes))
+        head = f"{'class':{width}}  {'count':>6}  {'clean':>7}" + (
+            "" if self.robust is None else f"  {'robust':>7}"
+        )
+        lines = [head + f"  {'95 % interval':>16}"]
+        # A class without examples comes last.
+        for name in sorted(shown.classes, key=lambda name: shown.per_class.get(name, 2.0)):
+            if name not in shown.per_class:
+                lines.append(f"{name:{width}}  {0:6}  no examples")
+                continue
+            low, high = shown.interval[name]
+            line = f"{name:{width}}  {shown.count[name]:6}  {_percent(clean.per_class[name])}"
+            if self.robust is not None:
+                line += f"  {_percent(shown.per_class[name])}"
+            lines.append(line + f"  {_percent(low)} -{_percent(high)}")
+        lines.append("-" * len(lines[0]))
+        for title, metric in _SUMMARY.items():
+            line = f"{title:{width}}  {'':6}  {_percent(getattr(clean, metric))}"
+            lines.append(line if self.robust is None else line + f"  {_percent(getattr(shown, metric))}")
+        for what, accuracy in self.attacks if len(self.attacks) > 1 else []:
+            lines.append(
+                f"{what.get('kind')}: {_percent(accuracy.average).strip()} average, {describe(what)}"
+            )
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+_SUMMARY = {
+    "average": "average",
+    "class average": "class_average",
+    "20 % tail": "tail",
+    "worst class": "worst",
+}
+
+
+def describe(attack: Mapping[str, Any]) -> str:
+    """An attack's parameters on one line."""
+    return ", ".join(f"{key} {value}" for key, value in attack.items() if key != "kind")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:5.1f} %"
+
+
+def _digits(accuracy: ClassAccuracy) -> str:
+    return "".join("1" if flag else "0" for flag in accuracy.correct.tolist())
