@@ -93,7 +93,7 @@ BAD = [
     (["train", "cfol", "--resume", "--overwrite"], "contradict"),
     (["train", "--resume", "--out", "nowhere"], "nowhere is not a run folder"),
     (["train", "--resume"], "--resume needs --out"),
-    (["train", "cfol", "--config", "none.toml"], "no configuration file none.toml"),
+    (["train", "cfol", "--config", "none.toml"], "no file none.toml"),
     (["train", "cfol", "--threads", "0"], "--threads must be at least 1"),
     (["train", "erm", "--model", "alexnet"], "takes 3 channels, the data set has 1"),
     (["train", "erm", "--model", "resnet19"], "did you mean 'resnet18'"),
