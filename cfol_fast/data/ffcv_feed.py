@@ -1,4 +1,4 @@
-"""FFCV's loader, fed one batch of indices at a time; import it inside `ffcv_install.quietly()`.
+"""FFCV's loader, fed one batch of indices at a time; import it inside `ffcv_install.using_ffcv()`.
 
 FFCV fixes the order of a whole epoch when it begins. Here its loader thread takes the next batch's indices from a ring that the
 trainer fills, so the indices of a step can depend on the step before. Each of FFCV's traps is closed where a comment says so.

@@ -13,7 +13,7 @@ from PIL import Image
 
 from cfol_fast import data, ops, sampling
 from cfol_fast.data import beton
-from cfol_fast.data.ffcv_install import quietly
+from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.test_beton import smooth
@@ -33,7 +33,7 @@ def threads() -> list[str]:
 
 
 def feeding():
-    with quietly():
+    with using_ffcv():
         from cfol_fast.data import ffcv_feed
     return ffcv_feed
 
@@ -97,7 +97,7 @@ def test_a_batch_may_be_smaller_than_the_first(shared):
 def test_images_of_different_sizes_give_the_resident_source_s_batches(tmp_path):
     files.imagenette(tmp_path)
     found = data.load("imagenette", tmp_path, progress=False)
-    beton.write(tmp_path / "a.beton", found.train, facts={"size": [160, 160]})
+    beton.write(tmp_path / "a.beton", found.train, description={"size": [160, 160]})
     source = data.FFCVSource(tmp_path / "a.beton", lag=0, augment=found.augment, workers=2)
     other = data.ResidentSource(found.train, size=(160, 160), augment=found.augment)
     assert equal(source.feed(drawn(1, 5, 9), 4), other.feed(drawn(1, 5, 9), 4))

@@ -57,7 +57,7 @@ def test_without_either_a_fifth_of_every_class_is_held_out_and_that_is_said(tmp_
     found = load(tmp_path)
     assert found.train.class_counts().tolist() == [4, 4, 4]
     assert found.test.class_counts().tolist() == [1, 1, 1]
-    assert "20% of train/ held out" in found.notes[0]
+    assert "20% of train/ is held out" in found.notes[0]
 
 
 def test_images_in_deeper_folders_belong_to_the_class_and_other_files_do_not(tmp_path):
