@@ -1,7 +1,7 @@
 """The table of training methods: each row says what to draw, what to minimise and which attack to train on.
 
-The trainer knows no method by name. A new method is a new row here, made of existing samplers and objectives or of one of
-its own. `defaults` are the paper's, with their place in it.
+The trainer knows no method by name. A new method is a new row here, made of existing samplers and objectives or of new
+ones. The defaults are the paper's; each row says where in the paper they stand.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """What a row's sampler is built from. `previous`: (k,) robust class accuracies of the run before, or None."""
+class SamplerInputs:
+    """What a row's sampler is built from. previous: (k,) robust class accuracies after the stage before, or None."""
 
     labels: Tensor
     num_classes: int
@@ -44,7 +44,7 @@ class Method:
     title: str
     section: str
     summary: str
-    draw: Callable[[Drawing, Params], IndexSampler]
+    draw: Callable[[SamplerInputs, Params], IndexSampler]
     minimise: Callable[[Params, int], objectives.Objective]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
@@ -77,7 +77,7 @@ class Method:
         """labels: (N,) int64. previous: the robust class accuracies of stage 1, for stage 2. steps: for eta="scaled"."""
         accuracies = None if previous is None else torch.as_tensor(previous, dtype=torch.float64)
         full = {"steps": steps, **self.params(params)}
-        return self.draw(Drawing(labels, num_classes, seed, device, accuracies), full)
+        return self.draw(SamplerInputs(labels, num_classes, seed, device, accuracies), full)
 
     def objective(self, params: Params | None, num_classes: int) -> objectives.Objective:
         return self.minimise(self.params(params), num_classes)
@@ -90,29 +90,36 @@ def get(name: str) -> Method:
     raise InputError(f"unknown method {name!r}{did_you_mean(name, METHODS)}")
 
 
-def _uniform(d: Drawing, params: Params) -> IndexSampler:
-    return sampling.UniformSampler(d.labels.numel(), d.seed, d.device)
+def _uniform(inputs: SamplerInputs, params: Params) -> IndexSampler:
+    return sampling.UniformSampler(inputs.labels.numel(), inputs.seed, inputs.device)
 
 
-def _classes(d: Drawing, params: Params, reweight: bool = False) -> IndexSampler:
+def _classes(inputs: SamplerInputs, params: Params, reweight: bool = False) -> IndexSampler:
     return sampling.ClassSampler(
-        d.labels, seed=d.seed, device=d.device, num_classes=d.num_classes, reweight=reweight, **params
+        inputs.labels,
+        seed=inputs.seed,
+        device=inputs.device,
+        num_classes=inputs.num_classes,
+        reweight=reweight,
+        **params,
     )
 
 
-def _reweighted(d: Drawing, params: Params) -> IndexSampler:
-    return _classes(d, params, reweight=True)
+def _reweighted(inputs: SamplerInputs, params: Params) -> IndexSampler:
+    return _classes(inputs, params, reweight=True)
 
 
-def _examples(d: Drawing, params: Params) -> IndexSampler:
-    return sampling.ExampleSampler(d.labels.numel(), seed=d.seed, device=d.device, **params)
+def _examples(inputs: SamplerInputs, params: Params) -> IndexSampler:
+    return sampling.ExampleSampler(inputs.labels.numel(), seed=inputs.seed, device=inputs.device, **params)
 
 
-def _second_run(d: Drawing, params: Params) -> IndexSampler:
-    if d.previous is None:
-        return _uniform(d, params)
-    p = sampling.two_run_distribution(d.previous, params["gamma"])
-    return sampling.FixedClassSampler(d.labels, p, d.seed, d.device, num_classes=d.num_classes)
+def _second_run(inputs: SamplerInputs, params: Params) -> IndexSampler:
+    if inputs.previous is None:
+        return _uniform(inputs, params)
+    p = sampling.two_run_distribution(inputs.previous, params["gamma"])
+    return sampling.FixedClassSampler(
+        inputs.labels, p, inputs.seed, inputs.device, num_classes=inputs.num_classes
+    )
 
 
 def _mean(params: Params, num_classes: int) -> objectives.Objective:
@@ -120,10 +127,8 @@ def _mean(params: Params, num_classes: int) -> objectives.Objective:
 
 
 _BANDIT = {"eta": 2e-6, "gamma": 0.5, "prior": "uniform", "base": "uniform", "C": None}
-_BANDIT_ORIGIN = (
-    "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta times 2.5"
-)
-# The demo's few hundred steps lie between eta ~ 1/sqrt(T), 2.3e-5, and a constant eta * T, 2.7e-4.
+_BANDIT_ORIGIN = "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times larger"
+# The demo has a few hundred steps. Scaling eta with 1/sqrt(T) gives 2.3e-5, keeping eta * T constant 2.7e-4; this lies between.
 _BANDIT_DATASETS = {"imagenette": {"eta": 5e-6}, "fashion-mini": {"eta": 1e-4}}
 
 METHODS: dict[str, Method] = {
@@ -133,7 +138,7 @@ METHODS: dict[str, Method] = {
             name="erm",
             title="ERM-AT",
             section="3 and 5",
-            summary="Adversarial training as usual (Madry et al.): every example once an epoch, the mean loss.",
+            summary="Adversarial training as usual (Madry et al.): every example once per epoch, the mean loss.",
             draw=_uniform,
             minimise=_mean,
             colour="slate",
@@ -143,7 +148,7 @@ METHODS: dict[str, Method] = {
             name="cfol",
             title="CFOL-AT",
             section="4, Algorithm 1",
-            summary="A bandit over the classes draws those more often that the model gets wrong under attack.",
+            summary="A bandit over the classes: those that the model gets wrong under attack are drawn more often.",
             draw=_classes,
             minimise=_mean,
             defaults=_BANDIT,
@@ -166,7 +171,7 @@ METHODS: dict[str, Method] = {
             name="fol",
             title="FOL-AT",
             section="5, appendix C",
-            summary="A bandit over the single examples (Shalev-Shwartz and Wexler).",
+            summary="A bandit over the examples instead of the classes (Shalev-Shwartz and Wexler).",
             draw=_examples,
             minimise=_mean,
             defaults={"eta": 1e-7, "gamma": 0.5, "C": None},
@@ -236,11 +241,11 @@ METHODS: dict[str, Method] = {
             name="group-dro",
             title="Group DRO",
             section="2 and 4.1 (Sagawa et al. 2020)",
-            summary="Exponentiated class weights on the loss, next to no mixing, classes drawn uniformly.",
+            summary="Exponentiated class weights on the loss with very little mixing; classes are drawn uniformly.",
             draw=_reweighted,
             minimise=_mean,
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
-            origin="eta: Sagawa's 0.01 a step, for the 128 examples of one; a step is a step, so short runs keep it",
+            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; it does not depend on the length of a run",
             datasets={"fashion-mini": {"eta": 8e-5}},
         ),
     ]
