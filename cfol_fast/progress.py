@@ -1,7 +1,7 @@
-"""What a person sees of a run: a live bar on a terminal, one plain line per epoch elsewhere.
+"""What a person sees of long work: a live line on a terminal, plain lines elsewhere.
 
-The bar redraws on a clock, not on steps, and asks the device for the training error and p only then: reading them at every
-step would make the device wait.
+`Progress` shows a training run, `Count` work that is counted (an evaluation's images), `track` the items of a loop. A live
+line is drawn again on a clock, not on steps: asking the device for figures at every step would make it wait.
 """
 
 from __future__ import annotations
@@ -9,13 +9,47 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+class LiveLine:
+    """The last line of a terminal, drawn over and over. `live` is False, and nothing is drawn, where there is no terminal."""
+
+    def __init__(self, stream: TextIO, redraw_seconds: float) -> None:
+        self.stream, self.redraw_seconds = stream, redraw_seconds
+        self.live = stream.isatty()
+        self._length = 0
+        self._drawn_at = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time to draw again; if so, the clock starts anew."""
+        now = time.monotonic()
+        if not self.live or now - self._drawn_at < self.redraw_seconds:
+            return False
+        self._drawn_at = now
+        return True
+
+    def draw(self, text: str) -> None:
+        text = text[: self.width()]
+        self.stream.write("\r" + text.ljust(self._length))
+        self.stream.flush()
+        self._length = len(text)
+
+    def clear(self) -> None:
+        if self._length:
+            self.stream.write("\r" + " " * self._length + "\r")
+            self.stream.flush()
+            self._length = 0
+
+    def width(self) -> int:
+        return max(20, shutil.get_terminal_size().columns - 1)
 
 
 @dataclass(frozen=True)
@@ -35,11 +69,9 @@ class Progress:
     ) -> None:
         self.stream = sys.stdout if stream is None else stream
         self.quiet = quiet
-        self.live = not quiet and self.stream.isatty()
-        self.redraw_seconds = redraw_seconds
-        self._drawn = 0
-        self._last_draw = 0.0
-        self._epochs = self._epoch = self._total = self._first = 0
+        self._line = LiveLine(self.stream, redraw_seconds)
+        self._line.live = self._line.live and not quiet
+        self._epochs = self._total = self._first = 0
         self._batch = 1
         self._started = time.monotonic()
 
@@ -50,14 +82,10 @@ class Progress:
 
     def step(self, step: int, epoch: int, read: Callable[[], Reading]) -> None:
         """`step` steps are done; `read` is called only if the bar is due to be drawn."""
-        if not self.live:
+        if not self._line.due():
             return
-        now = time.monotonic()
-        if now - self._last_draw < self.redraw_seconds:
-            return
-        self._last_draw = now
         reading = read()
-        seconds = now - self._started
+        seconds = time.monotonic() - self._started
         done = step - self._first
         rate = done * self._batch / seconds if seconds > 0 else 0.0
         left = seconds / done * (self._total - step) if done else 0.0
@@ -69,14 +97,14 @@ class Progress:
         if reading.worst_class is not None:
             text += f"  worst {reading.worst_class}"
             text += "" if reading.worst_p is None else f" (p {reading.worst_p:.2f})"
-        room = min(20, self._width() - len(head) - len(text))  # the bar takes what the figures leave
-        self._draw(head + (bar(share, room) if room >= 4 else "") + text)
+        # The bar takes what the figures leave.
+        room = min(20, self._line.width() - len(head) - len(text))
+        self._line.draw(head + (bar(share, room) if room >= 4 else "") + text)
 
     def busy(self, text: str) -> None:
         """A transient note on the live line (validation, the final test)."""
-        if self.live and time.monotonic() - self._last_draw >= self.redraw_seconds:
-            self._last_draw = time.monotonic()
-            self._draw(text)
+        if self._line.due():
+            self._line.draw(text)
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -102,19 +130,47 @@ class Progress:
         self.say(f"{text}  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}")
 
     def clear(self) -> None:
-        if self.live and self._drawn:
-            self.stream.write("\r" + " " * self._drawn + "\r")
-            self.stream.flush()
-            self._drawn = 0
+        self._line.clear()
 
-    def _width(self) -> int:
-        return max(20, shutil.get_terminal_size().columns - 1)
 
-    def _draw(self, text: str) -> None:
-        text = text[: self._width()]
-        self.stream.write("\r" + text.ljust(self._drawn))
-        self.stream.flush()
-        self._drawn = len(text)
+class Count:
+    """How far counted work is, on stderr: `count(done, total)` after every piece.
+
+    A terminal shows one line, which goes when the work is done. Elsewhere there is a line every half minute and one at the end.
+    """
+
+    def __init__(
+        self, what: str, stream: TextIO | None = None, redraw_seconds: float = 0.2, log_seconds: float = 30.0
+    ) -> None:
+        self.what, self.log_seconds = what, log_seconds
+        self.stream = sys.stderr if stream is None else stream
+        self._line = LiveLine(self.stream, redraw_seconds)
+        self._started = self._logged = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        finished = done >= total
+        if self._line.live:
+            if finished:
+                self._line.clear()
+            elif self._line.due():
+                left = (now - self._started) * (total - done) / max(1, done)
+                share = bar(done / max(1, total), 20)
+                self._line.draw(f"{self.what} {share} {done:,} of {total:,}, {clock(left)} left")
+        elif finished or now - self._logged >= self.log_seconds:
+            self._logged = now
+            print(f"{self.what}: {done:,} of {total:,}", file=self.stream, flush=True)
+
+
+def track(
+    items: Iterable[T], total: int, what: str, show: bool = True, stream: TextIO | None = None
+) -> Iterator[T]:
+    """Passes `items` on and shows how many of `total` went by."""
+    count = Count(what, stream) if show else None
+    for done, item in enumerate(items, 1):
+        yield item
+        if count is not None:
+            count(done, total)
 
 
 class Stopwatch:

@@ -1,6 +1,6 @@
 """`cfol-fast demo`: the effect of the paper in minutes, on images inside the package.
 
-Two ordinary runs (ERM-AT and CFOL-AT, the defaults of fashion-mini, all 500 training images a class, the last epoch tested
+Two ordinary runs (ERM-AT and CFOL-AT, the defaults of fashion-mini, all 500 training images per class, the last epoch tested
 with PGD-20), then the comparison as a table, as bars in the terminal, as a picture and as a report page.
 """
 
@@ -45,12 +45,12 @@ def run(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(f"training {method}: {out / method}", flush=True)
         runs.append(train(config, resume=not args.overwrite, overwrite=args.overwrite, quiet=args.quiet))
-    show(out, [finished.folder for finished in runs])
+    write_comparison(out, [finished.folder for finished in runs])
     return 0
 
 
 def configuration(method: str, out: Path, seed: int, epochs: int | None, device: str) -> Any:
-    """One run of the demo. Without a hold-out: 500 images a class are few, and the last epoch of the one-cycle is the best."""
+    """One run of the demo: no hold-out, since 500 images per class are few and the last epoch of the one-cycle schedule is the best."""
     from cfol_fast.runs.config import TrainConfig
 
     config = TrainConfig(method=method, seed=seed, epochs=epochs, device=device, out=str(out / method))
@@ -58,8 +58,8 @@ def configuration(method: str, out: Path, seed: int, epochs: int | None, device:
     return config
 
 
-def show(out: Path, runs: list[Path]) -> None:
-    """The comparison in the terminal, as a picture and as a page."""
+def write_comparison(out: Path, runs: list[Path]) -> None:
+    """Prints the comparison, and writes it as a picture and as a page."""
     from cfol_fast import reporting
 
     print()

@@ -35,7 +35,7 @@ EXTRAS = {
         "TensorBoard events while training",
         "pip install tensorboard",
     ),
-    "matplotlib": ("matplotlib", "pictures beside the report page", "pip install matplotlib"),
+    "resvg-py": ("resvg_py", "pictures as PNG", "pip install resvg-py"),
 }
 
 
@@ -66,7 +66,6 @@ def examine() -> dict[str, Any]:
 
     native = _native()
     cuda_trouble = why_no_cuda() if native["works"] else "the native library does not load"
-    memory = shutil.disk_usage(os.getcwd()).free
     return {
         "versions": {**versions(), "platform": platform.platform()},
         "native": native,
@@ -83,7 +82,7 @@ def examine() -> dict[str, Any]:
             "bfloat16_trouble": bfloat16_trouble(torch.device("cpu")),
         },
         "extras": {name: _extra(name) for name in EXTRAS},
-        "free_disk_bytes": memory,
+        "free_disk_bytes": shutil.disk_usage(os.getcwd()).free,
     }
 
 
@@ -96,11 +95,11 @@ def _native() -> dict[str, Any]:
         works = bool((x - _image()).abs().max() <= 0.1 + 1e-6)
     except (ImportError, RuntimeError, OSError) as error:
         return {"works": False, "trouble": f"{error}", "remedy": "pip install --no-build-isolation ."}
-    facts = {"works": works, "compiler": _host.compiler, "with_cuda": bool(_host.with_cuda)}
+    built = {"works": works, "compiler": _host.compiler, "with_cuda": bool(_host.with_cuda)}
     if _host.with_cuda:
-        return {**facts, "cuda_compiler": _host.cuda_compiler, "cuda_architectures": _host.cuda_architectures}
+        return {**built, "cuda_compiler": _host.cuda_compiler, "cuda_architectures": _host.cuda_architectures}
     return {
-        **facts,
+        **built,
         "remedy": "CUDA kernels need an nvcc when building: pip install nvidia-cuda-nvcc, then "
         "pip install --no-build-isolation --force-reinstall .",
     }

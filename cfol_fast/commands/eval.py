@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cfol_fast.errors import InputError
+from cfol_fast.user_input import parse_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,17 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="DEV", help="auto, cpu, cuda, cuda:1 (default: auto)"
     )
     parser.add_argument(
-        "--json", metavar="FILE", help="write everything to FILE (the format: cfol_fast/runs/evaluation.py)"
+        "--json", metavar="FILE", help="write everything to FILE (the format: docs/evaluation-format.md)"
     )
-    parser.add_argument("--csv", metavar="FILE", help="write a row a class to FILE")
+    parser.add_argument("--csv", metavar="FILE", help="write one row per class to FILE")
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast import atomic, data
-    from cfol_fast.errors import InputError
     from cfol_fast.evaluation.evaluator import evaluate
     from cfol_fast.machine import choose_device
+    from cfol_fast.progress import Count
 
     for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
         if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         device=device,
         active_set=args.active_set,
-        progress=None if args.quiet else progress_line(),
+        progress=None if args.quiet else Count("testing"),
     )
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name}
     if args.json:
@@ -127,7 +127,6 @@ class Subject:
 
 def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data
-    from cfol_fast.errors import InputError
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.loading import checkpoint_path, load
@@ -136,7 +135,9 @@ def _subject(args: argparse.Namespace) -> Subject:
     folder = path.parent.parent
     config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
     ours = args.model is None and _is_ours(path)
-    name = args.dataset or (config.data.name if config and ours else _dataset_of(path) if ours else None)
+    name = args.dataset
+    if name is None and ours:
+        name = config.data.name if config else (_read_own(path) or {}).get("dataset")
     if name is None:
         raise InputError(
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
@@ -158,28 +159,22 @@ def _is_ours(path: Path) -> bool:
     """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
     if path.parent.name == "checkpoints" and (path.parent.parent / "config.json").exists():
         return True
-    return _facts(path) is not None
+    return _read_own(path) is not None
 
 
-def _dataset_of(path: Path) -> str | None:
-    facts = _facts(path)
-    return None if facts is None else facts.get("dataset")
-
-
-def _facts(path: Path) -> dict[str, Any] | None:
+def _read_own(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint of ours holds; None for every other file."""
     import torch
 
     try:
         state = torch.load(path, map_location="meta", weights_only=True)
-    except Exception:  # not ours, and perhaps no checkpoint at all: whoever reads it next says so
+    except Exception:
+        # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
         return None
     return state if isinstance(state, dict) and "spec" in state and "model" in state else None
 
 
 def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
-    from cfol_fast.errors import InputError
-    from cfol_fast.user_input import parse_number
-
     config = subject.config
     eps = parse_number(args.eps) if args.eps else (config.test.eps if config else None)
     if eps is None:
@@ -196,34 +191,11 @@ def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]
     }
     kinds = [kind.strip() for kind in args.attack.split(",") if kind.strip()]
     unknown = [kind for kind in kinds if kind not in parameters and kind != "none"]
-    if unknown or not kinds:
-        known = ", ".join([*parameters, "none"])
-        raise InputError(
-            f"no attack for evaluation is called {', '.join(map(repr, unknown)) or 'nothing'}; there are {known}"
-        )
+    known = ", ".join([*parameters, "none"])
+    if not kinds:
+        raise InputError(f"--attack needs at least one of {known}")
+    if unknown:
+        raise InputError(f"--attack {unknown[0]!r} is unknown: choose from {known}")
     if args.state and "autoattack" not in kinds:
         raise InputError("--state belongs to --attack autoattack")
     return [{"kind": kind, **parameters[kind]} for kind in kinds if kind != "none"]
-
-
-def progress_line(every: float = 0.5) -> Callable[[int, int], None]:
-    """Shows how far an evaluation is: one line on a terminal, every tenth of the way in a log file."""
-    terminal = sys.stderr.isatty()
-    shown = {"time": 0.0, "tenth": 0}
-    begin = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        now = time.monotonic()
-        tenth = 10 * done // max(1, total)
-        if terminal and (now - shown["time"] >= every or done >= total):
-            left = (now - begin) * (total - done) / max(1, done)
-            print(f"\r{done:,} of {total:,} images, {left:,.0f} s left ", end="", file=sys.stderr, flush=True)
-            if done >= total:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
-        elif not terminal and tenth > shown["tenth"]:
-            print(f"{done:,} of {total:,} images", file=sys.stderr, flush=True)
-        else:
-            return
-        shown["time"], shown["tenth"] = now, tenth
-
-    return show

@@ -1,5 +1,7 @@
-"""`cfol-fast doctor --gpu`: on a machine with an NVIDIA GPU runs every test marked `gpu` and a short benchmark, and writes one file,
-gpu-report.json, to send back. The kernels were written and tested on machines without a GPU: this is how they meet one."""
+"""`cfol-fast doctor --gpu`: runs every test marked `gpu` and a short benchmark, and writes gpu-report.json to send back.
+
+The kernels were written on machines without a GPU; a report from a machine that has one tells whether they work there.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,15 @@ def check(report: Path, findings: dict[str, Any]) -> int:
 
 def test_folder() -> Path:
     """The tests live in the repository, not in the wheel."""
-    folder = Path(__file__).resolve().parent.parent / "tests"
+    folder = Path(__file__).resolve().parents[2] / "tests"
     if not (folder / "gpu").is_dir():
         raise InputError("the GPU self-test runs from a checkout of the repository: make test-gpu")
     return folder
 
 
 def _check_on_gpu(report: Path, findings: dict[str, Any]) -> int:  # pragma: no cover
-    results = report.with_suffix(".xml").resolve()  # pytest runs in the checkout, not where this was called
+    # An absolute path, since pytest runs in the checkout and not where this was called.
+    results = report.with_suffix(".xml").resolve()
     command = [sys.executable, "-m", "pytest", str(test_folder()), "-m", "gpu", "-q", f"--junitxml={results}"]
     print("running every test marked gpu ...", flush=True)
     status = subprocess.run(command, cwd=test_folder().parent).returncode

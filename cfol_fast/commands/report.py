@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 NAME = "report"
 HELP = "write a page that compares runs: tables, charts, gallery"
 DESCRIPTION = """\
 Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with intervals, the learned class
-distribution, training curves, confusions under attack, a gallery and the configuration. Every chart is also written as PNG and
+distribution, training curves, confusions under attack, a gallery and the configuration. Every chart is also written as SVG and
 every table as CSV and LaTeX, into a folder beside the page. Runs of one configuration with different seeds become one column with
 mean and deviation. A folder that holds runs stands for all of them; a recipe's folder gives
 its page beside the paper's numbers; an unfinished run is shown with what there is.
@@ -45,25 +44,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--title", default="", help="a line above the headline")
     parser.add_argument(
-        "--no-pictures", action="store_true", help="do not write the charts as PNG (no matplotlib needed)"
+        "--no-pictures", action="store_true", help="do not write the charts as SVG files beside the page"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast.recipes import page as recipe_page
-    from cfol_fast.reporting import png, terminal
+    from cfol_fast.reporting import terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
     from cfol_fast.reporting.wording import headline
 
     if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
         print(f"page:  {recipe_page.write_page(args.runs[0], args.out)}")
         return 0
-    pictures = not args.no_pictures
-    if pictures and not png.available():
-        print("no PNG pictures: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
-        pictures = False
     out = write_report(
-        args.runs, args.out, args.separate, baseline=args.baseline, title=args.title, pictures=pictures
+        args.runs,
+        args.out,
+        args.separate,
+        baseline=args.baseline,
+        title=args.title,
+        pictures=not args.no_pictures,
     )
     for comparison in read_comparisons(args.runs, args.separate, args.baseline):
         print(headline(comparison)[0] + "\n")

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="recipes by name (see --list), 'all', or a recipe file of your own (.toml)",
     )
-    parser.add_argument("--list", action="store_true", help="one line a recipe: name, runs, cost, what it is")
+    parser.add_argument(
+        "--list", action="store_true", help="one line per recipe: name, runs, cost, what it is"
+    )
     parser.add_argument("--scale", default="paper", choices=("paper", "mini"), help="default: %(default)s")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where runs and tables go (default: reproduction/SCALE)"
@@ -130,7 +132,7 @@ def _checkpoints(given: list[str]) -> dict[str, Path]:
 
 
 def _list(args: argparse.Namespace) -> None:
-    """The recipe's name first, so that a script can read it."""
+    """Prints one line per recipe, its name first, so that a script can read it."""
     from cfol_fast.recipes import paper
     from cfol_fast.recipes.cost import estimate
     from cfol_fast.recipes.planning import plan

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
+
+from cfol_fast.errors import InputError
 
 NAME = "train"
 HELP = "train a robust classifier with one of the paper's methods"
@@ -110,7 +113,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     import torch
 
-    from cfol_fast.errors import InputError
     from cfol_fast.runs.defaults import complete
 
     if args.resume and args.overwrite:
@@ -121,8 +123,6 @@ def run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     config = complete(read_config(args))
     if args.print_config:
-        import json
-
         from cfol_fast.runs.config import to_dict
 
         print(json.dumps(to_dict(config), indent=2))
@@ -147,7 +147,6 @@ def run(args: argparse.Namespace) -> int:
 
 def read_config(args: argparse.Namespace) -> Any:
     """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
-    from cfol_fast.errors import InputError
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
 
@@ -177,9 +176,8 @@ def read_config(args: argparse.Namespace) -> Any:
     for assignment in args.assignments:
         assign_text(config, assignment)
         named = named or assignment.partition("=")[0].strip() == "method"
-    if (
-        stored and config.method != before
-    ):  # said here, before the stored parameters are held against another method
+    if stored and config.method != before:
+        # Said here, because the stored parameters would be refused as unknown to the new method.
         raise InputError(
             f"cannot resume {folder} with a changed configuration: method (was {before!r}, now {config.method!r})"
         )
@@ -189,7 +187,7 @@ def read_config(args: argparse.Namespace) -> Any:
 
 
 def methods_table() -> str:
-    """One paragraph a method: name, title, section of the paper, what it does, its parameters."""
+    """One paragraph per method: name, title, section of the paper, what it does, its parameters."""
     from cfol_fast.methods import METHODS
 
     lines = []

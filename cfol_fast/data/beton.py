@@ -24,8 +24,8 @@ from cfol_fast import atomic
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.images import ImageSet
 from cfol_fast.data.parallel import map_in_order
-from cfol_fast.data.progress import track
 from cfol_fast.errors import InputError
+from cfol_fast.progress import track
 
 # FFCV's limit; an image does not cross the border between two pages.
 SMALLEST_PAGE = 1 << 21
@@ -213,7 +213,9 @@ def _compare(mapped: mmap.mmap, path: Path, images: ImageSet, mode: str, progres
             with Image.open(BytesIO(stored)) as image:
                 wrong = None if np.array(image).shape == pixels.shape else f"image {i} has another size"
     if wrong:
-        raise OSError(f"{path}: the file does not hold what was written ({wrong}): the disk may be failing")
+        raise OSError(
+            errno.EIO, f"{path}: the file does not hold what was written ({wrong}): the disk may be failing"
+        )
 
 
 def _size(images: ImageSet) -> tuple[int, int]:

@@ -25,9 +25,9 @@ from PIL import Image
 from cfol_fast import atomic
 from cfol_fast.data.images import ImageSet
 from cfol_fast.data.parallel import map_in_order
-from cfol_fast.data.progress import track
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.progress import track
 
 CACHE_FOLDER = ".cfol_fast_cache"
 FORMAT = 1

@@ -32,8 +32,8 @@ def classes_of(
 ) -> Classes:
     """Groups a data set by class. `labels`: an int tensor (N,), a sequence, or a data set with `targets` or `labels`.
 
-    Everything that must look at values happens here, once, where the labels are; a meta tensor of labels, which has none,
-    is taken as it is and then needs `num_classes`.
+    The labels' values are looked at here, once, and nowhere later. Labels on the meta device have no values: they need
+    `num_classes`.
     """
     labels = labels_of(labels)
     device = labels.device if device is None else torch.device(device)
@@ -84,13 +84,15 @@ def distribution(given: str | Sequence[float] | Tensor, classes: Classes, name: 
             return torch.full((classes.count,), 1 / classes.count, dtype=torch.float64, device=device)
         if given == "empirical":
             return classes.frequencies
+    try:
+        vector = torch.as_tensor(given, dtype=torch.float64)
+    except (TypeError, ValueError):
         raise InputError(
             f"{name} must be 'uniform', 'empirical' or {classes.count} probabilities, got {given!r}"
-        )
-    vector = torch.as_tensor(given, dtype=torch.float64)
+        ) from None
     if vector.shape != (classes.count,):
         raise InputError(
-            f"{name} must have {classes.count} entries, one a class, got shape {tuple(vector.shape)}"
+            f"{name} must have {classes.count} entries, one per class, got shape {tuple(vector.shape)}"
         )
     if not vector.is_meta:
         total = float(vector.sum())

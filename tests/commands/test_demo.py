@@ -4,16 +4,16 @@ import json
 
 import pytest
 
+from cfol_fast import data
 from cfol_fast.commands import demo
 from cfol_fast.commands import main as cli
-from cfol_fast.training import parts
 from tests.training import tiny
 
 
 @pytest.fixture
 def quick_demo(monkeypatch):
     """The demo with few images and few steps; everything else is as it ships."""
-    monkeypatch.setattr(parts, "data", tiny.FewImages(tiny.few_images()))
+    monkeypatch.setattr(data, "load", tiny.few_images())
     original = demo.configuration
 
     def quick(*args):

@@ -1,6 +1,8 @@
 """The command line: helps worth reading, mistakes in one line, exit statuses."""
 
+import errno
 import importlib
+import io
 import json
 import os
 import re
@@ -37,8 +39,19 @@ def test_the_help_lists_every_command(capsys):
 
 
 def test_the_help_imports_no_torch():
-    code = "import sys; from cfol_fast import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    code = "import sys; from cfol_fast.commands import main as cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules"
+    for words in (["--help"], *([name, "--help"] for name in cli.COMMANDS)):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
+def test_the_package_can_be_run_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "cfol_fast", "train", "cfoll"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("cfol-fast: error: ")
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -98,6 +111,32 @@ BAD = [
     (["train", "erm", "--model", "alexnet"], "takes 3 channels, the data set has 1"),
     (["train", "erm", "--model", "resnet19"], "did you mean 'resnet18'"),
     (["train", "cfol", "--set", "gamma=1.5"], "gamma must be in (0, 1], got 1.5"),
+    (["train", "cfol", "--set", "gamma=high"], "gamma must be in (0, 1], got 'high'"),
+    (["train", "cfol", "--set", "eta=-1"], "eta must be a positive number"),
+    (["train", "cfol", "--set", "eta=theory", "--set", "C=x"], "C must be a positive number"),
+    (["train", "cfol", "--set", "prior=even"], "prior must be 'uniform', 'empirical'"),
+    (["train", "cfol", "--set", "prior=[0.5,0.5]"], "prior must have 10 entries"),
+    (["train", "cfol", "--set", "prior=[a,b]"], "prior must be 'uniform', 'empirical'"),
+    (["train", "lcvar", "--set", "alpha=2"], "alpha must be in (0, 1], got 2"),
+    (["train", "cvar", "--set", "alpha=x"], "alpha must be in (0, 1], got 'x'"),
+    (["train", "trades", "--set", "beta=-1"], "beta must be at least 0, got -1"),
+    (["train", "erm", "--seed", "-1"], "seed must be at least 0"),
+    (["train", "erm", "--eps", "inf"], "eps must be"),
+    (["train", "erm", "--set", "attack.kind=n-fgsm", "--set", "attack.norm=l2"], "N-FGSM"),
+    (["train", "erm", "--imbalance", "0.5"], "imbalance"),
+    (["train", "erm", "--config", "broken.toml"], "broken.toml is not TOML"),
+    (["train", "--resume", "--out", "broken"], "config.json is not valid JSON"),
+    (["train", "erm", "--dataset", "folder", "--data", "broken"], "broken"),
+    (["eval", "broken.toml", "--dataset", "fashion-mini"], "broken.toml"),
+    (["report", "broken"], "broken"),
+    (["report", "nowhere"], "nowhere"),
+    (["report", "broken.toml"], "broken.toml"),
+    (["demo", "--epochs", "0"], "epochs must be at least 1"),
+    (["demo", "--device", "abacus"], "abacus"),
+    (["data", "to-ffcv", "--dataset", "fashion-mini", "--out", "x.beton", "--imbalance", "0.5"], "imbalance"),
+    (["data", "to-ffcv", "--dataset", "fashion-mini", "--out", "nowhere/x.beton"], "nowhere"),
+    (["reproduce", "broken.toml"], "broken.toml is not TOML"),
+    (["reproduce", "--index", "nowhere"], "nowhere"),
     (["train", "cfol", "--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
     (["train", "cfol", "--out", "file/run"], "cannot create"),
 ]
@@ -107,11 +146,38 @@ BAD = [
 def test_bad_input_is_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    (tmp_path / "broken.toml").write_bytes(b"\xff")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/config.json").write_text("{")
     status, _, err = call(capsys, *arguments)
     assert status == 2
     assert message in err
     assert len(err.splitlines()) == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("mistake", [ValueError, TypeError, KeyError, RuntimeError, io.UnsupportedOperation])
+def test_a_bug_of_ours_shows_its_traceback_and_is_status_1(capsys, monkeypatch, mistake):
+    def broken(args):
+        raise mistake("a planted mistake")
+
+    monkeypatch.setattr(command, "run", broken)
+    status, _, err = call(capsys, "train", "cfol")
+    assert status == 1
+    assert "Traceback" in err
+    assert "a planted mistake" in err
+    assert "bug in cfol-fast" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.ENOENT])
+def test_what_the_operating_system_refuses_is_one_line_that_names_the_file(capsys, monkeypatch, number):
+    def refused(args):
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(command, "run", refused)
+    status, _, err = call(capsys, "train", "cfol")
+    assert status == 2
+    assert err == f"cfol-fast: error: {os.strerror(number)}: some/file\n"
 
 
 def test_a_gpu_that_is_not_there_is_said_so_with_the_doctors_words(capsys, tmp_path, monkeypatch):
@@ -176,7 +242,7 @@ def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
     command_line = [
         sys.executable,
         "-m",
-        "cfol_fast.commands.main",
+        "cfol_fast",
         "train",
         "erm",
         *TINY,
@@ -226,6 +292,6 @@ def test_every_option_of_train_sets_a_field_of_the_configuration():
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path):
-    code = f"{sys.executable} -m cfol_fast.commands.main train --list-methods | head -c 1 > /dev/null"
+    code = f"{sys.executable} -m cfol_fast train --list-methods | head -c 1 > /dev/null"
     process = subprocess.run(code, shell=True, capture_output=True, text=True, check=False, env=os.environ)
     assert "Traceback" not in process.stderr

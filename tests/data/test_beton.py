@@ -232,7 +232,7 @@ def test_a_disk_that_stores_something_else_is_noticed_by_the_check_at_the_end(tm
 
 def test_progress_is_shown_for_writing_and_checking(tmp_path, capsys):
     beton.write(tmp_path / "a.beton", colour(), progress=True)
-    assert capsys.readouterr().err == "writing: 12 done\nchecking: 12 done\n"
+    assert capsys.readouterr().err == "writing: 12 of 12\nchecking: 12 of 12\n"
 
 
 @pytest.mark.parametrize(
