@@ -1,7 +1,7 @@
-"""What this CPU can do, as far as torch gets it wrong.
+"""Keeps torch from CPU instructions that this machine announces but cannot run.
 
 On some virtual machines the processor reports AMX, but the kernel or the hypervisor does not let programs use its tiles: a
-bfloat16 convolution then dies with SIGILL. oneDNN takes the way without AMX when it is told so before torch is loaded.
+bfloat16 convolution then dies with SIGILL. oneDNN does without AMX when an environment variable says so before torch is loaded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The first layer of every model: pixels in [0, 1] come in, normalised values go on.
 
-It is a layer, not a step of the data path, so that attacks live in pixel space and eps means what the paper says.
+It is a layer of the model, not a step of the data path: attacks work on pixels, and eps has the paper's meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cfol_fast.errors import InputError
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std for each channel; x: (B, C, H, W) in [0, 1]. Without mean and std the pixels pass unchanged."""
+    """(x - mean) / std for each channel; x: (B, C, H, W) in [0, 1]. Without mean and std it changes nothing."""
 
     mean: Tensor
     std: Tensor

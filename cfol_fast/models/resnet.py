@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """The shortcut: nothing when the shapes agree, otherwise a 1x1 convolution with BatchNorm."""
+    """The shortcut: empty where the shapes agree, otherwise a 1x1 convolution with BatchNorm."""
     if stride == 1 and inputs == outputs:
         return nn.Sequential()
     return nn.Sequential(conv1x1(inputs, outputs, stride), nn.BatchNorm2d(outputs))

@@ -56,7 +56,7 @@ def create(
 ) -> nn.Module:
     """A new model; its input is (B, in_channels, image_size, image_size) in [0, 1], its output logits (B, num_classes).
 
-    `mean` and `std` (one value per channel) belong to the first layer; without them the pixels pass unchanged.
+    `mean` and `std` (one value per channel) belong to the first layer; without them the pixels are not normalised.
     """
     if num_classes < 2:
         raise InputError(f"a classifier needs at least 2 classes, got {num_classes}")

@@ -1,8 +1,8 @@
 """Objectives: from a model and an attacked batch to the scalar that the optimiser minimises.
 
-An objective is called as `loss, logits = objective(model, batch)`. `logits` are those of the examples whose mistakes
-the sampler is told of: the adversarial ones wherever there are any. Every forward pass of the training step (the
-attack's own aside) happens in here, once for each input that is needed.
+An objective is called as `loss, logits = objective(model, batch)`. `logits` are those that the
+sampler's feedback is taken from: the adversarial ones where there is an attack. Every forward pass of the training step,
+except the attack's own, happens in here, once for each input that is needed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Model = Callable[[Tensor], Tensor]
 class Batch:
     """What one step trains on. `x` and `x_adv`: (B, C, H, W) in [0, 1]; `y`: (B,) int64; `weight`: (B,) or None.
 
-    In training without an attack `x_adv` is `x`. `weight` is what the sampler asks each example's loss to be multiplied
-    with (`sampler.weight(y)`).
+    In training without an attack `x_adv` is `x`. `weight` is the factor of each example's loss that the sampler asks for
+    (`sampler.weight(y)`).
     """
 
     x: Tensor
@@ -72,12 +72,12 @@ class Both(Objective):
 
 
 class ClassWeighted(Objective):
-    """Adversarial cross-entropy with one fixed weight a class, e.g. inverse class frequencies. weights: (k,)."""
+    """Adversarial cross-entropy with one fixed weight per class, e.g. inverse class frequencies. weights: (k,)."""
 
     def __init__(self, weights: Tensor) -> None:
         if weights.dim() != 1:
             raise ValueError(
-                f"weights must be a vector with one entry a class, got shape {tuple(weights.shape)}"
+                f"weights must be a vector with one entry per class, got shape {tuple(weights.shape)}"
             )
         self.weights = weights
 
@@ -90,7 +90,7 @@ class ClassWeighted(Objective):
 class CVaR(Objective):
     """The worst fraction `alpha` of the batch's adversarial losses (appendix B).
 
-    BatchNorm statistics still see the whole batch, as in the paper: only the gradient is that of the worst part.
+    BatchNorm's statistics are those of the whole batch, as in the paper; only the gradient comes from the worst part.
     """
 
     def __init__(self, alpha: float) -> None:
@@ -109,7 +109,7 @@ class LCVaR(Objective):
         risk.check_alpha(alpha)
         if prior is not None:
             risk.check_prior(prior, num_classes)
-            # A batch of classes without mass would have no distribution at all, and NaN for a loss.
+            # A batch that holds only classes without mass would have no distribution, and its loss would be NaN.
             if not prior.is_meta and not bool(((prior > 0) & prior.isfinite()).all()):
                 raise ValueError(f"prior must be positive for every class, got {prior.tolist()}")
         self.alpha = alpha
@@ -125,7 +125,7 @@ class LCVaR(Objective):
 class Trades(Objective):
     """Clean cross-entropy + beta * KL(clean prediction || adversarial prediction), averaged over the examples.
 
-    Zhang et al. 2019, whose attack ascends the same KL instead of the cross-entropy (`attacks.create("trades", ...)`).
+    Zhang et al. 2019, whose attack climbs the same KL instead of the cross-entropy (`attacks.create("trades", ...)`).
     """
 
     def __init__(self, beta: float = 6.0) -> None:
@@ -157,5 +157,5 @@ def _weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    # A loss rounded to bfloat16 would tie examples that differ and so decide CVaR's order.
+    # Rounded to bfloat16, different losses would become equal, and their order, which CVaR depends on, arbitrary.
     return logits.float() if logits.dtype.itemsize < 4 else logits

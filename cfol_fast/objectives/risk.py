@@ -16,8 +16,8 @@ from cfol_fast.errors import InputError
 def mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
     """The average of `losses`: (B,), each times its `weight`: (B,) if given.
 
-    The sum is divided by B and not by the sum of the weights: with the weights k*p_y of the reweighted variant (section
-    4.1) the gradient is an unbiased estimate only so.
+    The sum is divided by B and not by the sum of the weights: only then is the gradient unbiased with the weights k*p_y of
+    the reweighted variant (section 4.1).
     """
     return losses.mean() if weight is None else (weight.to(losses.dtype) * losses).mean()
 
@@ -46,13 +46,14 @@ def lcvar(losses: Tensor, y: Tensor, alpha: float, num_classes: int, prior: Tens
 
     The supremum of sum q_y L_y over distributions q with q_y <= P_y / alpha, where L_y is the mean loss of class y in
     the batch. P is the batch's class frequencies, or `prior`: (k,), restricted to the classes that the batch holds and
-    scaled to sum 1 there, since nothing is known of the others' losses; it must be positive. losses: (B,), y: (B,) int64, alpha in (0, 1].
+    scaled to sum 1 there, since nothing is known of the others' losses; it must be positive.
+    losses: (B,), y: (B,) int64, alpha in (0, 1].
     """
     check_alpha(alpha)
     _check_losses(losses)
     if y.shape != losses.shape:
         raise ValueError(f"y and losses must have one shape, got {tuple(y.shape)} and {tuple(losses.shape)}")
-    # One row a class: k*B products, but the same sum in the same order on every device, unlike a scatter of floats.
+    # One row per class: k*B products, but the same sum in the same order on every device, unlike a scatter of floats.
     members = torch.arange(num_classes, device=y.device).unsqueeze(1) == y
     counts = members.sum(dim=1)
     class_losses = torch.where(members, losses, 0).sum(dim=1) / counts.clamp(min=1)
@@ -66,22 +67,22 @@ def lcvar(losses: Tensor, y: Tensor, alpha: float, num_classes: int, prior: Tens
 
 
 def _worst_case(values: Tensor, cap: Tensor) -> Tensor:
-    """Max of sum q_i values_i over q with 0 <= q_i <= cap_i and sum q = 1: the largest values are filled up first."""
+    """Max of sum q_i values_i over q with 0 <= q_i <= cap_i and sum q = 1: the largest values get their full cap first."""
     ordered, order = values.sort(descending=True)
-    # In float64, since q is a difference of partial sums; a cap of 0 (an absent class) takes nothing wherever it sorts.
+    # In float64, since q is a difference of partial sums; a cap of 0 (an absent class) takes no mass.
     filled = cap[order].cumsum(0).clamp(max=1)
     q = torch.diff(filled, prepend=filled.new_zeros(1))
     return (q.to(ordered.dtype) * ordered).sum()
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse a tail fraction that is not in (0, 1]."""
+    """Refuses a tail fraction that is not in (0, 1]."""
     if not isinstance(alpha, (int, float)) or not 0 < alpha <= 1:
         raise InputError(f"alpha must be in (0, 1], got {alpha!r}")
 
 
 def check_prior(prior: Tensor, num_classes: int) -> None:
-    """Refuse class masses that do not fit the classes."""
+    """Refuses class masses that do not fit the classes."""
     if prior.shape != (num_classes,):
         raise ValueError(f"prior must have {num_classes} entries, got shape {tuple(prior.shape)}")
 

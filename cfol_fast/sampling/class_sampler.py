@@ -1,8 +1,8 @@
 """CFOL, the paper's method: Exp3 over the classes (Algorithm 1), and its reweighted variant (section 4.1).
 
-The adversary keeps one number a class, w. Classes are drawn from p = gamma * base + (1 - gamma) * softmax(w) and an
+The adversary keeps one number per class, w. Classes are drawn from p = gamma * base + (1 - gamma) * softmax(w) and an
 example uniformly within its class; every mistake adds eta / p[y] to its class's w. (The paper prints a minus, which would
-favour the easy classes: docs/differences.md.)
+favour the easy classes: see docs/differences.md.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_
 
 
 class ClassSampler(IndexSampler):
-    """Draws the classes that the model gets wrong more often.
+    """Draws classes more often the more the model gets them wrong.
 
     labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size, or "theory" (with the
     mistake bound `C`), or "scaled" (with the number of training `steps`). gamma: the share of `base` in p. prior: the q
@@ -76,7 +76,7 @@ class ClassSampler(IndexSampler):
     def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
         """w[y] += eta * loss / p[y], summed over the batch. y: (B,) int64; loss: (B,) in [0, 1] or bool.
 
-        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw); without it that of the latest
+        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw); by default that of the latest
         draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased.
         """
         if p is None:
@@ -89,7 +89,7 @@ class ClassSampler(IndexSampler):
         self._updates += 1
 
     def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
-        """The call of the paper's listing: the step size is in the argument already, and p is the current one."""
+        """The call of the paper's listing: the argument already contains the step size, and p is the current one."""
         if y.numel() == 0:
             return
         p = self._uniform if self.reweight else self.p
@@ -106,7 +106,7 @@ class ClassSampler(IndexSampler):
         self.update(y, loss, ticket)
 
     def weight(self, y: Tensor) -> Tensor | None:
-        """k * p[y] in the reweighted variant: (B,) float64; None where the draw already does it."""
+        """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself follows p."""
         return self.k * self.p[y] if self.reweight else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class ClassSampler(IndexSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "class", self.size)
         if state["w"].shape != self.w.shape:
-            raise InputError(f"the state is of {state['w'].numel()} classes, this sampler has {self.k}")
+            raise InputError(f"the state has {state['w'].numel()} classes, this sampler has {self.k}")
         self.eta, self.gamma, self.reweight = state["eta"], state["gamma"], state["reweight"]
         self.w.copy_(state["w"])
         self.base = state["base"].to(self.device, copy=True)

@@ -13,10 +13,10 @@ from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_
 
 
 class ExampleSampler(IndexSampler):
-    """Draws the examples that the model gets wrong more often: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
+    """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
 
     n: the number of examples. eta: the adversary's step size, or "theory" (with the mistake bound `C`), or "scaled" (with
-    the number of training `steps`). Draw and update cost O(log n) an example on the CPU.
+    the number of training `steps`). Draw and update cost O(log n) per example on the CPU.
     """
 
     def __init__(
@@ -35,9 +35,8 @@ class ExampleSampler(IndexSampler):
         self.eta = theory.choose_step_size(eta, n, C, steps, tuned=1e-7)
         self.tree = ops.sum_tree_new(n, device)
         self._drawn: Tensor | None = None
-        self._iterated: Tensor | None = (
-            None  # (n,) float64: what each index was last drawn with by an iterator
-        )
+        # (n,) float64: the probability that each index was last drawn with by an iterator
+        self._iterated: Tensor | None = None
 
     def draw(self, n: int) -> Tensor:
         idx, self._drawn = ops.sum_tree_draw(self.tree, self.gamma, self.rng, n)
@@ -48,8 +47,8 @@ class ExampleSampler(IndexSampler):
     def update(self, idx: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
         """w[i] += eta * loss / p for each drawn example i; one that was drawn twice gains twice. loss: (B,) in [0, 1] or bool.
 
-        `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); without it, that of the latest
-        draw, or, after iterating as a torch sampler, the one each index was last drawn with.
+        `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of the latest
+        draw or, after iterating as a torch sampler, the one that each index was last drawn with.
         """
         if p is None:
             p = self._latest(idx)
@@ -69,7 +68,7 @@ class ExampleSampler(IndexSampler):
         return self._drawn
 
     def __iter__(self) -> Iterator[int]:
-        # A loader asks for a batch in several draws, and later for more: remember the p of each index until its update.
+        # A loader collects a batch from several draws and may ask for more before the update: keep the p of each index.
         if self._iterated is None:
             self._iterated = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         return super().__iter__()

@@ -15,7 +15,7 @@ from cfol_fast.sampling.index_sampler import IndexSampler, checked_gamma, checke
 
 
 class UniformSampler(IndexSampler):
-    """Every example once an epoch, in a new order each time; a batch may reach across the end of an epoch.
+    """Every example once per epoch, in a new order each time; a batch may hold the end of one epoch and the start of the next.
 
     n: the number of examples.
     """
@@ -33,7 +33,8 @@ class UniformSampler(IndexSampler):
             parts.append(ops.permutation(self.rng, self.size, self._position, count))
             self._position += count
             n -= count
-            if self._position == self.size:  # the step in the random state is the epoch
+            # The random state counts epochs, where other samplers count draws.
+            if self._position == self.size:
                 self.rng[1] += 1
                 self._position = 0
             if n == 0:
@@ -79,10 +80,9 @@ class FixedClassSampler(IndexSampler):
         return self._p
 
     def draw(self, n: int) -> Tensor:
-        # With gamma = 1 nothing but the base is drawn from.
-        return ops.exp3_draw(self._w, self._p, 1.0, self.classes.offsets, self.classes.members, self.rng, n)[
-            0
-        ]
+        # With gamma = 1 the bandit draws from its base alone.
+        offsets, members = self.classes.offsets, self.classes.members
+        return ops.exp3_draw(self._w, self._p, 1.0, offsets, members, self.rng, n)[0]
 
     def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
         """There is nothing to learn."""
@@ -97,7 +97,7 @@ class FixedClassSampler(IndexSampler):
         state = checked_state(state, "fixed", self.size)
         if state["p"].shape != self._p.shape:
             raise InputError(
-                f"the state is of {state['p'].numel()} classes, this sampler has {self._p.numel()}"
+                f"the state has {state['p'].numel()} classes, this sampler has {self._p.numel()}"
             )
         self.rng.copy_(state["rng"])
         self._p = state["p"].to(self.device, copy=True)

@@ -20,9 +20,9 @@ from cfol_fast.errors import InputError
 
 
 class IndexSampler(Sampler[int], ABC):
-    """Base of all samplers; also a torch `Sampler`, for a plain `DataLoader` on a data set of one's own.
+    """Base of all samplers; also a torch `Sampler`, for a plain `DataLoader` on the user's own data set.
 
-    As a torch sampler it draws as late as the loader asks: what was drawn ahead (at most `chunk` indices) is thrown away
+    As a torch sampler it draws only when the loader asks: what was drawn ahead (at most `chunk` indices) is thrown away
     when an update comes in, so with `num_workers=0` every batch is drawn from the distribution after the latest update.
     A loader with workers prefetches: it asks for `num_workers * prefetch_factor` batches before the first is used, and
     an update is seen that many batches later. Iterating reads indices back from the device, as a host loader must.
@@ -44,7 +44,7 @@ class IndexSampler(Sampler[int], ABC):
         """The next n indices into the data set: (n,) int64 on the sampler's device."""
 
     def ticket(self) -> Tensor | None:
-        """What drew the latest batch, for `observe` to be given with that batch's mistakes, however late they come."""
+        """What the latest batch was drawn with; pass it to `observe` together with that batch's mistakes, however late."""
         return None
 
     @abstractmethod
@@ -52,7 +52,7 @@ class IndexSampler(Sampler[int], ABC):
         """Feedback on a batch: loss: (B,) in [0, 1] or bool, of examples idx: (B,) with labels y: (B,)."""
 
     def weight(self, y: Tensor) -> Tensor | None:
-        """What each example's loss is to be multiplied with: (B,), or None for 1."""
+        """The factor of each example's loss: (B,), or None for 1."""
         return None
 
     @property
@@ -66,7 +66,7 @@ class IndexSampler(Sampler[int], ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where the sampler that made `state` stood."""
+        """Continues exactly where the sampler that made `state` was."""
 
     def __len__(self) -> int:
         return self.size
@@ -97,7 +97,9 @@ def checked_gamma(gamma: float) -> float:
 def checked_state(state: dict[str, Any], kind: str, size: int) -> dict[str, Any]:
     """`state`, unless it is of another kind of sampler or another number of examples."""
     if state.get("kind") != kind:
-        raise InputError(f"the state is of a {state.get('kind')!r} sampler, not of {kind!r}")
+        raise InputError(f"the state is that of a {state.get('kind')!r} sampler, not of a {kind!r} sampler")
     if state["size"] != size:
-        raise InputError(f"the state is of a data set with {state['size']} examples, this one has {size}")
+        raise InputError(
+            f"the state belongs to a data set with {state['size']} examples, this one has {size}"
+        )
     return state

@@ -113,5 +113,5 @@ def test_parameters_outside_their_range_are_refused() -> None:
             objectives.LCVaR(0.5, 3, prior)
     with pytest.raises(ValueError, match="prior must have 3 entries"):
         objectives.LCVaR(0.5, 3, torch.ones(2))
-    with pytest.raises(ValueError, match="one entry a class"):
+    with pytest.raises(ValueError, match="one entry per class"):
         objectives.ClassWeighted(torch.ones(2, 2))

@@ -124,9 +124,9 @@ def test_a_state_of_another_sampler_or_data_set_is_refused(make: Maker) -> None:
 
 def test_a_state_with_other_classes_is_refused() -> None:
     others = LABELS % 3
-    with pytest.raises(ValueError, match="state is of 3 classes, this sampler has 4"):
+    with pytest.raises(ValueError, match="state has 3 classes, this sampler has 4"):
         ClassSampler(LABELS).load_state_dict(ClassSampler(others).state_dict())
-    with pytest.raises(ValueError, match="state is of 3 classes, this sampler has 4"):
+    with pytest.raises(ValueError, match="state has 3 classes, this sampler has 4"):
         FixedClassSampler(LABELS).load_state_dict(FixedClassSampler(others).state_dict())
 
 
