@@ -46,7 +46,7 @@ def choose_step_size(
 ) -> float:
     """The step size meant by `eta`: a positive number, "theory" (`step_size`) or "scaled" (`tuned` for `steps`).
 
-    The two named choices are printed, since a step size nobody has seen is hard to argue with.
+    The two named choices are printed, so that the user sees the step size that was chosen.
     """
     if eta == "theory":
         chosen = step_size(k, C)
@@ -64,10 +64,10 @@ def choose_step_size(
 
 
 class WorstClassBound(float):
-    """The right-hand side of Theorem 1: a number, with the terms that add up to it.
+    """The right-hand side of Theorem 1: a number, with the terms that it is the sum of.
 
-    regret: 6C/T, what the bandit and the model lose while learning; sampling, sampling_tail: the steps saw examples, not
-    the whole class; ensemble, ensemble_tail: n members stand for all T iterates.
+    regret: 6C/T, what the bandit and the model lose while learning; sampling, sampling_tail: a step sees single
+    examples, not the whole class; ensemble, ensemble_tail: n members stand for all T iterates.
     """
 
     terms: dict[str, float]
@@ -128,9 +128,10 @@ class IterateReservoir:
         self.n = n
         self.seed = seed
         self.seen = 0
-        self.steps = [-1] * n  # the iterate each member holds
+        # For each member: the step whose iterate it holds, that iterate's weights, and the step that replaces it next.
+        self.steps = [-1] * n
         self.weights: list[dict[str, Tensor]] = [{} for _ in range(n)]
-        self._due = [0] * n  # the step at which each member is replaced next
+        self._due = [0] * n
         self._replaced = [0] * n
         self._next = 0
 
@@ -180,7 +181,7 @@ class IterateReservoir:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["n"] != self.n:
-            raise InputError(f"the state is of {state['n']} members, this reservoir has {self.n}")
+            raise InputError(f"the state has {state['n']} members, this reservoir has {self.n}")
         self.seed, self.seen = state["seed"], state["seen"]
         self.steps, self.weights = list(state["steps"]), list(state["weights"])
         self._due, self._replaced = list(state["due"]), list(state["replaced"])
@@ -189,10 +190,13 @@ class IterateReservoir:
 
 @dataclass(frozen=True)
 class EnsembleRisk:
-    """The risk of each class, averaged over the members: what Theorem 1 bounds the largest of."""
+    """The risk of each class, averaged over the members; Theorem 1 bounds the largest of them.
 
-    per_class: Tensor  # (k,) float64
-    members: Tensor  # (n, k) float64: the risk of each class under each member
+    per_class: (k,) float64. members: (n, k) float64, the risk of each class under each member.
+    """
+
+    per_class: Tensor
+    members: Tensor
 
     @property
     def worst(self) -> float:
@@ -204,10 +208,10 @@ class EnsembleRisk:
 
 
 def ensemble_risk(models: Iterable[Any], evaluate: Callable[[Any], Any]) -> EnsembleRisk:
-    """The left-hand side of Theorem 1: each member is evaluated, and so attacked, on its own, then class by class averaged.
+    """The left-hand side of Theorem 1: each member is attacked and evaluated on its own, then each class is averaged.
 
     `evaluate(model)` gives the class accuracies: a (k,) tensor or something with `per_class`, e.g.
-    `lambda m: cf.evaluate(m, source, attack=cf.PGD(m, eps=8/255)).robust`. `AveragedLogits` is another model altogether.
+    `lambda m: cf.evaluate(m, source, attack=cf.PGD(m, eps=8/255)).robust`. `AveragedLogits` is a different model.
     """
     rows = []
     for model in models:
@@ -229,7 +233,9 @@ class AveragedLogits(nn.Module):
         if not self.members:
             raise ValueError("the ensemble has no members")
         if len(set(map(id, self.members))) < len(self.members):
-            raise ValueError("a model is there twice; copy.deepcopy the members of IterateReservoir.models")
+            raise ValueError(
+                "the same model is there twice: IterateReservoir.models yields one object, so copy.deepcopy each member"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([member(x) for member in self.members]).mean(dim=0)

@@ -193,7 +193,7 @@ class TestReservoir:
             IterateReservoir(0)
         with pytest.raises(ValueError, match="seen no iterate"):
             next(IterateReservoir(1).models(nn.Linear(1, 1)))
-        with pytest.raises(ValueError, match="state is of 3 members, this reservoir has 2"):
+        with pytest.raises(ValueError, match="state has 3 members, this reservoir has 2"):
             IterateReservoir(2).load_state_dict(IterateReservoir(3).state_dict())
 
 

@@ -1,7 +1,7 @@
-"""PGD for evaluation at the price of the survivors: an example leaves the batch at the first iterate that fools the model.
+"""PGD for evaluation that only pays for the survivors: an example leaves the batch at the first iterate that fools the model.
 
-What is found is the worst iterate of each example, not its last: an attack that wanders into an error and out of it again has
-succeeded. Looks at the values after every step, so it is for evaluation and not for the training loop.
+An attack has succeeded if any iterate fooled the model, even if the last one does not. Every step reads values back from the
+device, so this is for evaluation and not for the training loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
 
 
 def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcome:
-    """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and stay where they are."""
+    """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed."""
     check_batch(x, y)
     eps, step = attack.radii()
     with torch.no_grad(), frozen(attack.model, x.device, attack.fast, attack.dtype) as net:
@@ -35,18 +35,18 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
         result = clean.clone()
         predicted, fooled = y.clone(), ~alive
 
-        def note(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
+        def record(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
             """Keeps the iterates that fool the model; returns the positions of the examples that are left."""
             guess = logits.argmax(1)
             wrong = guess != y[rows]
-            at = wrong.nonzero().squeeze(1)
-            if len(at):
-                changed = rows[at]
-                result[changed], predicted[changed], fooled[changed] = adv[at], guess[at], True
+            new = wrong.nonzero().squeeze(1)
+            if len(new):
+                changed = rows[new]
+                result[changed], predicted[changed], fooled[changed] = adv[new], guess[new], True
             return (~wrong).nonzero().squeeze(1)
 
         for _ in range(attack.restarts):
-            # the noise is drawn for the whole batch, so that an example's start does not depend on the others' fate
+            # Noise is drawn for the whole batch, so that an example's start does not depend on which others are fooled.
             start = attack.start(clean, eps)
             rows = (~fooled).nonzero().squeeze(1)
             adv, images = _take(start, rows), _take(clean, rows)
@@ -54,12 +54,12 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
                 if not len(rows):
                     break
                 logits, grad = attack.gradient(net, adv, target[rows])
-                left = note(rows, adv, logits)
+                left = record(rows, adv, logits)
                 if len(left) < len(rows):
                     rows, adv, images, grad = rows[left], *(_take(t, left) for t in (adv, images, grad))
                 attack.ascend_(adv, images, grad, _each(eps, rows), _each(step, rows))
             if len(rows):
-                left = note(rows, adv, logits_of(net, adv).float())
+                left = record(rows, adv, logits_of(net, adv).float())
                 result[rows[left]] = _take(adv, left)
     return Outcome(result.to(x.dtype), fooled, predicted)
 

@@ -1,4 +1,4 @@
-"""What every attack has: a model, a random state on the device that can be saved, and a description for the records."""
+"""What all attacks have in common: a model, a random state on the device that can be saved, and a description for the records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from cfol_fast import ops
 from cfol_fast.errors import InputError
 
-Radius = float | Tensor  # one number, or (B,) with one for each example
+# One number, or (B,) with one for each example.
+Radius = float | Tensor
 
 
 class Attack(ABC):
@@ -43,7 +44,7 @@ class Attack(ABC):
         self.rng.copy_(state["rng"])
 
     def _to(self, device: torch.device) -> None:
-        """The random state follows the batches; this copies once, not at every step."""
+        """Moves the random state to the batches' device: once, not at every step."""
         if self.rng.device != device:
             self.rng, self.fault = self.rng.to(device), self.fault.to(device)
 
@@ -61,7 +62,7 @@ class NoAttack(Attack):
 
 
 def check_radius(value: Radius, name: str) -> None:
-    """Refuses what is no radius or step size; the values of a tensor are checked by the kernels."""
+    """Refuses what is no radius or step size; the kernels check the values of a tensor."""
     if isinstance(value, Tensor):
         if value.dim() > 1:
             raise ValueError(

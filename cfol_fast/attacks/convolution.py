@@ -2,7 +2,9 @@
 
 Nearly all of an attack's time is spent here. On the CPU three things make it faster than the same layers in a plain model: bias
 and ReLU are applied while the result is in registers, small feature maps use the layout in which oneDNN is faster, and the
-gradient of the first layer, whose few input channels leave oneDNN's vector registers empty, is an op of our own.
+gradient of the first layer, whose few input channels leave oneDNN's vector registers mostly empty, is `ops.input_gradient`. On a
+GPU all convolutions are cuDNN's: the CUDA kernel of `ops.input_gradient` gives the same gradient and is tested, but nothing here
+calls it, since whether it is faster than cuDNN has not been measured on a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mk
 class FrozenConvolution:
     """The weights of one convolution for the time of one attack.
 
-    own_gradient: the gradient that arrives is used by nobody else, so that it may be masked in place.
+    own_gradient: the gradient of the output has no other user, so it may be masked in place.
     """
 
     __slots__ = (
@@ -60,14 +62,14 @@ class FrozenConvolution:
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
         if memory_format not in self._formats:
-            # Not `contiguous`: with one input channel both formats fit the same strides, and oneDNN would take the other one.
+            # `contiguous` would not do: with one input channel both formats have the same strides, and oneDNN would take the other.
             laid_out = torch.empty_like(self.weight, memory_format=memory_format)
             self._formats[memory_format] = laid_out.copy_(self.weight)
         return self._formats[memory_format]
 
     @property
     def has_few_channels(self) -> bool:
-        """Whether `ops.input_gradient` is made for this layer."""
+        """Whether `ops.input_gradient` fits this layer."""
         plain = self.groups == 1 and set(self.stride) == set(self.dilation) == {1}
         fits = all(pad < size for pad, size in zip(self.padding, self.weight.shape[2:], strict=True))
         return plain and fits and self.weight.shape[1] <= FEW_CHANNELS
@@ -93,6 +95,7 @@ def convolution(x: Tensor, layer: FrozenConvolution) -> Tensor:
 
 
 def _runs_fused(x: Tensor) -> bool:
+    """Whether the layer runs on oneDNN and our op: on the CPU, outside of torch.compile."""
     return (
         _fused_op is not None
         and x.device.type == "cpu"
@@ -136,7 +139,7 @@ class _FusedConvolution(torch.autograd.Function):
             return ops.input_gradient(grad, plain, layer.padding, *rest), None
         if layer.relu:
             mask = torch.ops.aten.threshold_backward
-            # In two different layouts the mask takes 20 times as long; a copy into the same one costs a tenth of that.
+            # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of that.
             arrived, grad = grad, grad.contiguous(memory_format=ctx.memory_format)
             if layer.own_gradient or grad is not arrived:
                 grad = mask.grad_input(grad, rest[0], 0, grad_input=grad)

@@ -1,4 +1,4 @@
-"""The model as an attack sees it: a function of its input alone, in eval mode, unchanged when the attack is over."""
+"""The model as an attack uses it: a function of its input alone, in eval mode; afterwards the model is as it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Network = Callable[[Tensor], Tensor]
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside the block, and afterwards each in the mode it had."""
+    """Puts every module in eval mode inside the block, and back into its own mode afterwards."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -31,7 +31,8 @@ def bare(model: nn.Module) -> nn.Module:
     """The network inside the wrappers that would record, reduce or compile the attack's passes."""
     while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
-    original = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
+    # torch.compile's wrapper
+    original = getattr(model, "_orig_mod", None)
     return bare(original) if isinstance(original, nn.Module) else model
 
 

@@ -1,7 +1,7 @@
-"""What an attack climbs, as functions of the logits: values per example, and gradients written out.
+"""The losses that attacks increase, as functions of the logits: values per example, and gradients in closed form.
 
-The gradient of the logits is what starts the backward pass; written out it costs a few small ops and no graph. A loss is measured
-against a target: the labels (B,), or for "kl" the probabilities (B, k) of the clean input.
+The gradient with respect to the logits starts the backward pass; in closed form it takes a few small ops and no graph. A loss is
+measured against a target: the labels (B,), or for "kl" the probabilities (B, k) of the clean input.
 """
 
 from __future__ import annotations

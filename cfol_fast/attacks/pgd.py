@@ -16,8 +16,7 @@ from cfol_fast.attacks.attack import Attack, Radius, check_batch, check_radius, 
 from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
 from cfol_fast.errors import InputError
-
-NORMS = ("linf", "l2")
+from cfol_fast.ops.pgd import NORMS
 
 
 class PGD(Attack):
@@ -72,7 +71,7 @@ class PGD(Attack):
         """x: (B, C, H, W) in [0, 1], y: (B,) int64 -> x_adv, in the ball around x and in [0, 1]."""
         check_batch(x, y)
         eps, step = self.radii(eps, step)
-        # Tensors made under inference_mode cannot carry gradients, hence the way out of it.
+        # Tensors made under inference_mode cannot carry gradients, so it is switched off here.
         with (
             torch.inference_mode(False),
             torch.no_grad(),
@@ -93,7 +92,7 @@ class PGD(Attack):
         return best.to(x.dtype)
 
     def radii(self, eps: Radius | None = None, step: Radius | None = None) -> tuple[Radius, Radius]:
-        """(eps, step) of a call: its own, or the attack's, or the default step for the radius."""
+        """(eps, step) of a call: its own arguments, else the attack's, else the default step for the radius."""
         if eps is not None:
             check_radius(eps, "eps")
         else:
@@ -110,7 +109,7 @@ class PGD(Attack):
         return eps * (2.5 / self.steps)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """The images as the kernels want them: float32, and channels_last where that means something."""
+        """The images as the kernels take them: float32, and channels_last where they have four dimensions."""
         x = x.detach().to(torch.float32)
         if x.is_inference():
             x = x.clone()
@@ -165,7 +164,7 @@ class PGD(Attack):
 
     def describe(self) -> dict[str, Any]:
         eps, step = self.radii()
-        facts: dict[str, Any] = {
+        described: dict[str, Any] = {
             "kind": self.kind,
             "norm": self.norm,
             "eps": describe_radius(eps),
@@ -178,15 +177,15 @@ class PGD(Attack):
             "precision": str(self.dtype or torch.float32).removeprefix("torch."),
         }
         if self.start_radius is not None:
-            facts["start_radius"] = describe_radius(self.start_radius)
-        return facts
+            described["start_radius"] = describe_radius(self.start_radius)
+        return described
 
 
 class TRADES(PGD):
     """The attack of Zhang et al. (2019): climbs the KL divergence to the clean prediction, from a point near x.
 
-    Their start is normal noise of deviation 0.001, ours is uniform noise of that deviation; it only has to leave x, where the
-    gradient is zero.
+    Their start is normal noise of deviation 0.001, ours is uniform noise of that deviation. At x itself the gradient is zero, and
+    any small noise leaves it.
     """
 
     kind = "trades"
@@ -213,8 +212,8 @@ class FGSM(PGD):
 class NFGSM(PGD):
     """N-FGSM (de Jorge et al., 2022): noise of `noise` eps, then a full step, without projection to the eps-ball.
 
-    The result may lie up to (1 + noise) eps from x. That is what keeps single-step training from collapsing; it is meant for
-    training, not for evaluation.
+    The result may lie up to (1 + noise) eps from x. This keeps single-step training from collapsing; the attack is meant
+    for training, not for evaluation.
     """
 
     kind = "n-fgsm"
@@ -242,7 +241,7 @@ class NFGSM(PGD):
 
 
 def in_dtype(net: Network, dtype: torch.dtype) -> Network:
-    """The network for images of another precision: iterates are float32, the passes are in what the user's images are."""
+    """The network for images of another precision: iterates are float32, the passes run in the precision of the user's images."""
     return net if dtype == torch.float32 else lambda x: net(x.to(dtype))
 
 

@@ -1,7 +1,7 @@
 """Turns a model into a function of its input and of folded convolutions, by tracing it once with torch.fx.
 
-During an attack BatchNorm is in eval mode and hence an affine map: it is folded into the convolution before it. The structure is
-found once for a model; the weights, which change from one training step to the next, are folded again at every call.
+During an attack BatchNorm is in eval mode and hence an affine map: it is folded into the convolution before it. The structure
+is found once per model; the weights, which change from one training step to the next, are folded again at every call.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ class Fold:
 
 @dataclass(frozen=True)
 class Plan:
-    """The model's forward pass as generated code over the model's own attributes, with the convolutions as arguments."""
+    """The model's forward pass as generated code over the model's own attributes, with the convolutions as arguments.
+
+    modules: the identities of the model's modules; a model in which one was replaced is traced again.
+    """
 
     forward: Forward
     folds: tuple[Fold, ...]
-    modules: tuple[int, ...]  # identities: a model whose parts were exchanged is traced again
+    modules: tuple[int, ...]
 
     def freeze(self, model: nn.Module, dtype: torch.dtype | None) -> list[FrozenConvolution]:
         return [frozen_convolution(model, fold, dtype) for fold in self.folds]
@@ -54,8 +57,9 @@ _untraceable: weakref.WeakKeyDictionary[nn.Module, tuple[int, ...]] = weakref.We
 def plan_for(model: nn.Module) -> Plan | None:
     """The plan of a model in eval mode, or None where the model has to run as it is. Traced once."""
     identities = tuple(map(id, model.modules()))
+    # A trace would lose the hooks.
     if any(getattr(module, name) for module in model.modules() for name in _HOOKS):
-        return None  # a trace would lose the hooks
+        return None
     known = _plans.get(model)
     if known is not None and known.modules == identities:
         return known
@@ -70,7 +74,7 @@ def plan_for(model: nn.Module) -> Plan | None:
 
 
 class _Proxy(fx.Proxy):
-    """A proxy for which `a += b` changes a: fx itself would record a + b, and whoever reads a later would see the old value."""
+    """A proxy for which `a += b` changes a: fx itself would record a + b, and a later use of a would see the old value."""
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -86,7 +90,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
-        # A tensor that is made during the forward pass (noise, say) would be frozen into the trace.
+        # A tensor that is made during the forward pass (for example noise) would become a constant of the trace.
         if isinstance(a, Tensor) and not self._belongs_to_the_model(a):
             raise fx.proxy.TraceError("the forward pass makes a tensor of its own")
         return super().create_arg(a)
@@ -108,23 +112,23 @@ def _trace(model: nn.Module, identities: tuple[int, ...]) -> Plan | None:
     }
     try:
         graph = _Tracer().trace(model, concrete_args=options)
-        # Python that decides at random shows as two different traces.
+        # A forward pass that takes random decisions in Python gives two different traces.
         if str(graph) != str(_Tracer().trace(model, concrete_args=options)):
             return None
-    except Exception:  # whatever the model's own code raises when it is given a proxy
+    # The model's own code may raise anything when it is given a proxy.
+    except Exception:
         return None
     folds = _rewrite(graph, model)
     graph.lint()
     code = graph.python_code("self")
     namespace = dict(code.globals)
-    exec(
-        code.src, namespace
-    )  # the way torch.fx itself makes a module's forward; here `self` is the model, live
+    # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current weights.
+    exec(code.src, namespace)
     return Plan(namespace["forward"], tuple(folds), identities)
 
 
 def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
-    """Makes one call of convolution (+ BatchNorm) (+ ReLU), and the ReLUs that remain in place where nobody can see it."""
+    """Merges convolution (+ BatchNorm) (+ ReLU) into one call, and lets other ReLUs work in place where nothing else reads their input."""
     modules = dict(model.named_modules())
 
     def module(node: fx.Node | None) -> nn.Module | None:
@@ -182,7 +186,7 @@ def _is_relu(node: fx.Node, module: nn.Module | None) -> bool:
 
 
 def _is_fresh(node: Any, module: nn.Module | None) -> bool:
-    """True for a result that only its one user sees, and that no backward pass needs: it may be overwritten."""
+    """True for a result that has one user and that no backward pass needs: it may be overwritten."""
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return False
     if node.target is operator.iadd:
@@ -205,7 +209,7 @@ def _can_fold(module: nn.Module | None) -> bool:
 
 
 def frozen_convolution(model: nn.Module, fold: Fold, dtype: torch.dtype | None) -> FrozenConvolution:
-    """The convolution with today's weights, cast to `dtype` after folding."""
+    """The convolution with the model's current weights, cast to `dtype` after folding."""
     conv = model.get_submodule(fold.conv)
     assert isinstance(conv, nn.Conv2d)
     weight, bias = conv.weight.detach(), None if conv.bias is None else conv.bias.detach()

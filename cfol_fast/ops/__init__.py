@@ -1,4 +1,4 @@
-"""The native ops, typed: one module a family, all names here. Each op has a CPU and a CUDA kernel (csrc/), a fake function for
+"""The native ops with types: one module per family, all names here. Each op has a CPU and a CUDA kernel (csrc/), a fake function for
 the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference/."""
 
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment

@@ -1,8 +1,8 @@
-"""Gather and augment: dataset indices in, a batch of pixels in [0, 1] out, by one op that writes no intermediate batch.
+"""Gather and augment: data set indices in, a batch of pixels in [0, 1] out, in one op without intermediate batches.
 
 An image goes through crop, flip, colour jitter (brightness, contrast, saturation) and rotation, in that order; each is
-torchvision's function on float tensors. The random parameters of an image depend on the random state and its position in the
-batch alone.
+torchvision's function on float tensors. The random parameters of an image depend only on the random state and on its position in
+the batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Augment:
     def __post_init__(self) -> None:
         if self.pad and not self.crop:
             raise ValueError(
-                f"pad needs crop=True: only a random crop looks at the padding, got pad={self.pad}"
+                f"pad needs crop=True, since only a random crop uses the padding; got pad={self.pad}"
             )
 
 
@@ -64,8 +64,8 @@ def gather_augment(
 
     images: uint8 (N, H, W, C) with 1 or 3 channels; or uint8 (bytes,) with `table` int64 (N, 3) of (byte offset, height, width)
     and `channels`, for images of different sizes. idx: int64 (B,). size: (h, w), by default the images' own.
-    augment: None is the centre crop, where `rng` is left alone and may be None; otherwise `rng` advances by one step. An image
-    smaller than the window is centred on black. first: position of idx[0] in the global batch, where a rank takes a slice of it.
+    augment: None is the centre crop, where `rng` does not advance and may be None; otherwise `rng` advances by one step. An image
+    smaller than the window is centred on black. first: the position of idx[0] in the global batch, of which a rank takes a slice.
     """
     if augment is not None and rng is None:
         raise ValueError("augment needs rng, the random state that its parameters are drawn from, got None")
@@ -112,7 +112,7 @@ def augment_parameters(
     first: int = 0,
     fault: Tensor | None = None,
 ) -> Tensor:
-    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng` is left alone."""
+    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng` does not advance."""
     frame = _frame(images, table, channels, size)
     return call(_augment_parameters, images, table, idx, rng, *frame, *_ranges(augment), first, fault)
 

@@ -1,4 +1,4 @@
-"""The gradient of a convolution's input where that has few channels: the first layer's, which every attack step ends with."""
+"""The gradient of a convolution with respect to an input of few channels: the last op of every attack step's backward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def input_gradient(
 ) -> Tensor:
     """The gradient with respect to x of conv2d(x, weight, padding=padding), stride and dilation 1.
 
-    grad: (B, O, h, w), that of the output; weight: (O, C, a, b); both float32. relu_output: what a ReLU behind the convolution
-    gave, if there is one; `grad` is then the gradient behind it. Returns (B, C, H, W) in channels_last.
+    grad: (B, O, h, w), the gradient of the output; weight: (O, C, a, b); both float32. relu_output: the output of the ReLU after
+    the convolution, if there is one; `grad` is then the gradient of that. Returns (B, C, H, W) in channels_last.
     """
     grad = grad.contiguous(memory_format=torch.channels_last)
     if relu_output is not None:

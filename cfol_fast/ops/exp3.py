@@ -12,7 +12,8 @@ _distribution = library.exp3_distribution.default
 _draw = library.exp3_draw.default
 _update = library.exp3_update.default
 _tally = library.class_tally.default
-_LOSS_UNIT = 2.0**-30  # of csrc/fixed_point.h
+# As in csrc/fixed_point.h.
+_LOSS_UNIT = 2.0**-30
 
 
 def exp3_distribution(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,7 +39,7 @@ def exp3_draw(
 def exp3_update_(
     w: Tensor, p: Tensor, y: Tensor, loss: Tensor, eta: float, fault: Tensor | None = None
 ) -> None:
-    """w[y] += eta * loss / p[y], summed over the batch; then, if max w > 64, w -= max w, which leaves the softmax as it is.
+    """w[y] += eta * loss / p[y], summed over the batch; then, if max w > 64, w -= max w, which does not change the softmax.
 
     w, p: (k,) float64; y: (n,) int64; loss: (n,) float32 or bool in [0, 1]. The sum is exact to 2^-30 and does not depend on
     the order of the examples.
@@ -49,7 +50,7 @@ def exp3_update_(
 def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The examples sorted by class: those of class y are members[offsets[y] : offsets[y + 1]], in the data set's order.
 
-    labels: (N,) integers in [0, k), looked at once, on the host. A class without examples is refused.
+    labels: (N,) integers in [0, k), read once, on the host. A class without examples is refused.
     """
     if labels.dim() != 1:
         raise ValueError(f"labels must have shape (N,), got {tuple(labels.shape)}")
@@ -67,7 +68,7 @@ def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def new_tally(k: int, device: torch.device | str | None = None) -> Tensor:
-    """Room for `class_tally_`: (k, 2) int64, the examples seen and their losses in units of 2^-30."""
+    """An empty tally for `class_tally_`: (k, 2) int64, the examples seen and their losses in units of 2^-30."""
     return torch.zeros(k, 2, dtype=torch.int64, device=device)
 
 
@@ -82,7 +83,7 @@ def read_tally(tally: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_loss(loss: Tensor) -> Tensor:
-    """Zero-one losses may come as bool; every other dtype but float32 is refused by the op, which says so."""
+    """Zero-one losses may be bool; the op refuses every other dtype but float32."""
     return (loss.to(torch.float32) if loss.dtype is torch.bool else loss).contiguous()
 
 

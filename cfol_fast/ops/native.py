@@ -22,7 +22,7 @@ library = torch.ops.cfol_fast
 _is_compiling = torch.compiler.is_compiling
 _EXCEPTIONS: dict[str, type[Exception]] = {"ValueError: ": ValueError, "TypeError: ": TypeError}
 
-# The bits of csrc/faults.h
+# The bits of csrc/faults.h.
 FAULTS = {
     1: "a label was outside [0, number of classes)",
     2: "a loss was NaN or outside [0, 1]",
@@ -42,9 +42,9 @@ def call(op: Callable[..., Any], *arguments: Any) -> Any:
     except RuntimeError as error:
         text = str(error)
         for prefix, kind in _EXCEPTIONS.items():
-            at = text.find(prefix)
-            if at >= 0:
-                raise kind(text[at + len(prefix) :].splitlines()[0]) from None
+            _, found, message = text.partition(prefix)
+            if found:
+                raise kind(message.splitlines()[0]) from None
         raise
 
 
@@ -54,14 +54,14 @@ def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def new_rng(seed: int, device: torch.device | str | None = None) -> Tensor:
-    """The state of one user of randomness: int64 (2,), the seed and the step, on the device."""
+    """A random state: int64 (2,), the seed and the step, on the device."""
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be in [0, 2**63), got {seed}")
     return torch.tensor([seed, 0], dtype=torch.int64, device=device)
 
 
 def new_fault(device: torch.device | str | None = None) -> Tensor:
-    """The word in which kernels on a GPU raise flags instead of exceptions: int32 (1,). See `fault_messages`."""
+    """An empty fault word, int32 (1,), in which kernels on a GPU set flags instead of raising. See `fault_messages`."""
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 

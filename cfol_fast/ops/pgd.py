@@ -31,8 +31,8 @@ def pgd_start(
 ) -> Tensor:
     """x plus noise, uniform in the eps-ball, clamped to [0, 1].
 
-    x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends on the random state
-    and the logical position alone, not on the layout. Advances `rng`.
+    x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends only on the random
+    state and the logical position, not on the layout. Advances `rng`.
     """
     number, each = number_or_each(eps, x, "eps")
     return call(_pgd_start, dense(x), number, each, rng, _is_l2(norm), fault)
@@ -60,7 +60,8 @@ def pgd_step_(
 
 
 def _like(t: Tensor, model: Tensor) -> Tensor:
-    if t.shape != model.shape:  # refused by the op, which says how
+    # The op refuses another shape with a message of its own.
+    if t.shape != model.shape:
         return t
     if all(a == b or n == 1 for a, b, n in zip(t.stride(), model.stride(), t.shape, strict=True)):
         return t

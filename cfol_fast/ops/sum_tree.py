@@ -13,7 +13,8 @@ from cfol_fast.ops.native import call, fake, library
 _build = library.sum_tree_build.default
 _draw = library.sum_tree_draw.default
 _update = library.sum_tree_update.default
-WEIGHT_UNIT = 2.0**-36  # of csrc/sum_tree.h
+# As in csrc/sum_tree.h.
+WEIGHT_UNIT = 2.0**-36
 _FAN_OUT = 16
 
 
@@ -27,7 +28,7 @@ class SumTreeState(NamedTuple):
 
 
 def sum_tree_new(n: int, device: torch.device | str | None = None, w: Tensor | None = None) -> SumTreeState:
-    """A tree over n examples of equal weight, or of weights w: (n,) in natural logarithms, which only differences matter of."""
+    """A tree over n examples of equal weight, or of weights w: (n,) in natural logarithms, of which only differences matter."""
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     if w is None:
@@ -50,10 +51,10 @@ def sum_tree_draw(state: SumTreeState, gamma: float, rng: Tensor, n: int) -> tup
 def sum_tree_update_(
     state: SumTreeState, idx: Tensor, loss: Tensor, p: Tensor, eta: float, fault: Tensor | None = None
 ) -> None:
-    """w[idx] += eta * loss / p; duplicates in the batch all count, in any order.
+    """w[idx] += eta * loss / p; an example that is there several times gains several times, in any order.
 
     idx: (n,) int64; loss: (n,) float32 or bool in [0, 1]; p: (n,) float64, the probabilities that drew them; n up to 2^20. One
-    example gains at most 64 at a time. Large weights make the tree shift all of them, which leaves the softmax as it is.
+    example gains at most 64 at a time. When weights grow large, the tree shifts all of them, which does not change the softmax.
     """
     call(
         _update,
@@ -69,7 +70,7 @@ def sum_tree_update_(
 
 
 def sum_tree_probabilities(state: SumTreeState, gamma: float) -> Tensor:
-    """p of all examples, (N,) float64: for looking at, O(N)."""
+    """p of all examples, (N,) float64: for inspection, since it costs O(N)."""
     n = state.w.shape[0]
     q = state.tree[:n].to(torch.float64) / state.tree[-1].to(torch.float64)
     return gamma / n + (1.0 - gamma) * q
