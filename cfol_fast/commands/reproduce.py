@@ -134,7 +134,6 @@ def _checkpoints(given: list[str]) -> dict[str, Path]:
 def _list(args: argparse.Namespace) -> None:
     """Prints one line per recipe, its name first, so that a script can read it."""
     from cfol_fast.recipes import paper
-    from cfol_fast.recipes.cost import estimate
     from cfol_fast.recipes.planning import plan
     from cfol_fast.recipes.recipe import list_recipes, load_recipe
     from cfol_fast.recipes.reproduction import default_out
@@ -146,7 +145,7 @@ def _list(args: argparse.Namespace) -> None:
         jobs, missing = made.jobs(), made.missing(out)
         done = f", {len(jobs) - len(missing)} there" if len(missing) < len(jobs) else ""
         runs = f"{len(jobs)} run{'s' if len(jobs) != 1 else ''}{done}"
-        rows.append((name, runs, estimate(made), f"{paper.reference(name)}: {made.recipe.title}"))
+        rows.append((name, runs, made.cost(), f"{paper.reference(name)}: {made.recipe.title}"))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         print("  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
 from cfol_fast.recipes.planning import Cell, Job, Plan
 
 if TYPE_CHECKING:
@@ -43,9 +42,7 @@ def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path
     """The runs of a cell whose evaluation under the recipe's attack is not there yet, and its file."""
     if cell.attack is None or cell.checkpoint is not None:
         return []
-    files = [
-        (job, evaluation_path(job.folder(out), cell.attack, plan.recipe.checkpoint)) for job in cell.jobs
-    ]
+    files = [(job, job.evaluation_file(out, cell.attack, plan.recipe.checkpoint)) for job in cell.jobs]
     return [(job, file) for job, file in files if not file.exists()]
 
 
@@ -71,7 +68,7 @@ def evaluate_all(
 ) -> None:
     """Makes every evaluation that is not there yet; each is written at once, so that an interruption loses one at most."""
     for cell in plan.cells:
-        if cell.checkpoint is not None and not (file := pretrained_path(out, cell)).exists():
+        if cell.checkpoint is not None and not (file := cell.pretrained_file(out)).exists():
             say(f"testing {cell.checkpoint}")
             model, bundle, config = _pretrained(plan, cell, load)
             attack = cell.attack or {"kind": "pgd", "steps": config.test.steps, "step": config.test.step}

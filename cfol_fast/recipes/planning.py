@@ -1,4 +1,4 @@
-"""From a recipe to runs: which configurations it needs, in which folders they live, and which are missing.
+"""From a recipe to runs: which configurations it needs, in which folders they live, which are missing, and what they cost.
 
 A run is known by the hash of its completed configuration without what only says where it is carried out. So two recipes that
 need the same run share its folder, however each of them spelled the settings, and a reproduction that was interrupted, or
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from cfol_fast.runs.config import TrainConfig
 
 
+# In multiply-adds of one forward pass: a pass forward is 1, backward to the pixels 1, to the weights as well 2.
+ATTACK_STEP, TRAINING_STEP = 2.0, 3.0
+
+
 @cache
 def scales() -> dict[str, Any]:
+    """How the paper's settings are translated at each scale, and the figures behind the estimate of the cost."""
     return read_toml(Path(__file__).with_name("scales.toml"))
 
 
@@ -44,6 +49,10 @@ class Job:
     def finished(self, out: Path) -> bool:
         return (self.folder(out) / "result.json").exists()
 
+    def evaluation_file(self, out: Path, attack: Mapping[str, Any], checkpoint: str) -> Path:
+        """Where the evaluation of one of the run's checkpoints under another attack is kept: beside the run."""
+        return self.folder(out) / f"eval-{_evaluation_name(attack, checkpoint)}.json"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -52,7 +61,8 @@ class Cell:
     block: Block
     entry: Entry
     jobs: list[Job]
-    attack: dict[str, Any] | None  # the test attack, when it is not the runs' own
+    # The test attack, when it is not the runs' own.
+    attack: dict[str, Any] | None
     checkpoint: Path | None = None
     shown: bool = True
 
@@ -60,6 +70,20 @@ class Cell:
     def absent(self) -> bool:
         """True for a column that needs a checkpoint which was not given."""
         return not self.jobs and self.checkpoint is None
+
+    def pretrained_file(self, out: Path) -> Path:
+        """Where the evaluation of the given checkpoint is kept, named by the checkpoint's path, size and time."""
+        assert self.checkpoint is not None
+        path = self.checkpoint.expanduser().resolve()
+        state = path.stat()
+        what = {"path": str(path), "size": state.st_size, "time": state.st_mtime_ns, "block": self.block.name}
+        name = _evaluation_name(self.attack or {}, json.dumps(what))
+        return out / "runs" / f"pretrained-{self.entry.name}-{name}.json"
+
+
+def _evaluation_name(attack: Mapping[str, Any], what: str) -> str:
+    text = json.dumps([dict(attack), what], sort_keys=True)
+    return f"{attack.get('kind', 'pgd')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +116,15 @@ class Plan:
 
     def cell(self, block: str, entry: str) -> Cell | None:
         return next((c for c in self.cells if (c.block.name, c.entry.name) == (block, entry)), None)
+
+    def cost(self) -> str:
+        """How long the runs take, roughly: counted arithmetic at the paper's scale, the cap of a mini run otherwise."""
+        configs = [job.config for job in self.jobs()]
+        if self.scale == "mini":
+            minutes = scale_rules("mini", self.root)["minutes_per_run"] * sum(map(_stages, configs))
+            return f"about {minutes:.0f} min on two cores"
+        hours = sum(map(gpu_hours, configs))
+        return f"about {hours:.0f} GPU hours" if hours >= 10 else f"about {hours:.1f} GPU hours"
 
 
 def plan(
@@ -162,10 +195,8 @@ def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str 
     for table in (recipe.run, block.run, entry.run):
         for key, value in table.items():
             assign(config, key, value)
-    if "eta" in config.params:
-        config.params["eta"] = _times(config.params["eta"], rules["eta_times"])
-    for name, value in rules["params"].get(config.method, {}).items():
-        config.params.setdefault(name, value)
+    if "eta_as_for" in rules:
+        _scale_eta(config, rules["eta_as_for"])
     if scale == "mini":
         # The step size follows the radius, as the paper scales it for 12/255.
         config.attack.step = None
@@ -177,6 +208,19 @@ def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str 
             assign(config, key, value)
     config.data.root = root
     return config
+
+
+def _scale_eta(config: TrainConfig, dataset: str) -> None:
+    """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data sets."""
+    from cfol_fast import methods
+
+    method = methods.get(config.method)
+    paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
+    if paper is None or here is None:
+        return
+    eta = config.params.get("eta", paper)
+    if isinstance(eta, (int, float)):
+        config.params["eta"] = _times(eta, here / paper)
 
 
 def _times(value: float, factor: float) -> float:
@@ -206,3 +250,25 @@ def job(config: TrainConfig) -> Job:
     text = json.dumps(settings, sort_keys=True)
     short = hashlib.sha256(text.encode()).hexdigest()[:10]
     return Job(f"{completed.data.name}-{completed.method}-seed{completed.seed}-{short}", completed, settings)
+
+
+def gpu_hours(config: TrainConfig) -> float:
+    """Of one run at the assumed speed (`scales.toml`: [cost]); an order of magnitude, not a measurement."""
+    from cfol_fast.runs.defaults import holdout_fraction
+
+    cost = scales()["cost"]
+    area = (cost["side"].get(config.data.name, 32) / 32) ** 2
+    macs = cost["giga_macs"].get(config.model.name, cost["giga_macs"]["resnet18"]) * 1e9 * area
+    images = cost["images"].get(config.data.name, 50000)
+    held_out = images * (holdout_fraction(config.data.holdout) or 0.0)
+    attack = ATTACK_STEP * config.attack.steps if config.attack.kind != "none" else 0.0
+    training = (images - held_out) * (TRAINING_STEP + attack)
+    validating = max(held_out, 1000) * (1 + ATTACK_STEP * config.validation.steps) / config.validation.every
+    passes = _stages(config) * (config.epochs or 0) * (training + validating)
+    return passes * macs * 2 / (cost["tflops"] * 1e12) / 3600
+
+
+def _stages(config: TrainConfig) -> int:
+    from cfol_fast import methods
+
+    return methods.get(config.method).stages

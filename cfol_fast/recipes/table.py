@@ -11,21 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
 from cfol_fast.recipes import paper
-from cfol_fast.recipes.evaluation_files import evaluation_path, pretrained_path
 from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
-from cfol_fast.runs.accuracy import METRICS as METRIC_TITLES
-from cfol_fast.runs.accuracy import mean_deviation
+from cfol_fast.runs.accuracy import METRICS, mean_deviation
 from cfol_fast.runs.json_files import read_object
 
 FORMAT = 1
 NAME = "table.json"
 VALID_TIMES_CHANCE = 3.0
-LCVAR_NOTE = (
-    "LCVaR-AT: the loss of the authors' implementation equals ERM's divided by α for every α < 1, so the paper's column is ERM "
-    "with another scale of the gradient. Ours is the true LCVaR, the value of its linear programme."
-)
 
 
 def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
@@ -82,9 +77,9 @@ def _read(path: Path) -> dict[str, Any]:
 def measurements(recipe: Recipe, cell: Cell, out: Path) -> list[dict[str, Any]]:
     """{"clean": R, "robust": R} of each seed of a cell, for the checkpoint and the attack that the recipe is about."""
     if cell.checkpoint is not None:
-        return [_read(pretrained_path(out, cell))]
+        return [_read(cell.pretrained_file(out))]
     if cell.attack is not None:
-        return [_read(evaluation_path(job.folder(out), cell.attack, recipe.checkpoint)) for job in cell.jobs]
+        return [_read(job.evaluation_file(out, cell.attack, recipe.checkpoint)) for job in cell.jobs]
     return [_kept(read_result(job, out), recipe.checkpoint, job.folder(out)) for job in cell.jobs]
 
 
@@ -158,8 +153,14 @@ def _per_class(accuracies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
     return found
 
 
+def metric_title(metric: str) -> str:
+    """robust.worst -> robust worst class"""
+    split, _, statistic = metric.partition(".")
+    return f"{split} {METRICS[statistic].lower()}"
+
+
 def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One verdict a block: does our table show the ordering that the paper's shows?"""
+    """One verdict per block: does our table show the ordering that the paper's shows?"""
     found = []
     for block in blocks:
         entries = {entry["name"]: entry for entry in block["entries"]}
@@ -168,13 +169,12 @@ def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         better, than = entries[claim.better], entries[claim.than]
         a, b = better["values"][claim.metric], than["values"][claim.metric]
         known = a["paper"] is not None and b["paper"] is not None
-        kind, _, statistic = claim.metric.partition(".")
         margin = None if a["mean"] is None or b["mean"] is None else round(a["mean"] - b["mean"], 6)
         deviations = [x["deviation"] for x in (a, b) if x["deviation"] is not None]
         found.append(
             {
                 "key": claim.key if len(blocks) == 1 else f"{block['name']}: {claim.key}",
-                "text": f"{_label(better)} above {_label(than)}, {kind} {METRIC_TITLES[statistic].lower()}"
+                "text": f"{_label(better)} above {_label(than)}, {metric_title(claim.metric)}"
                 + (f" ({block['title']})" if len(blocks) > 1 else ""),
                 "metric": claim.metric,
                 "compared": [[entry["runs"], entry["attack"]] for entry in (better, than)],
@@ -216,13 +216,13 @@ def _count(count: Count, block: dict[str, Any], recipe: str) -> dict[str, Any]:
 
 
 def _valid(plan: Plan, out: Path) -> dict[str, Any] | None:
-    """A mini table says something only where adversarial training worked at all: ERM well above chance."""
+    """A mini table says something only where adversarial training worked at all: the baseline well above chance."""
     if plan.scale != "mini":
         return None
-    runs = {job.name: read_result(job, out) for job in plan.jobs() if job.config.method == "erm"}
-    if not runs:
-        return {"ok": None, "text": "no ERM-AT run in this recipe to judge by"}
-    averages = [(result["test"]["robust"]["average"], len(result["classes"])) for result in runs.values()]
+    results = [read_result(job, out) for job in plan.jobs() if METHODS[job.config.method].baseline]
+    if not results:
+        return {"ok": None, "text": "no run of the baseline in this recipe to judge by"}
+    averages = [(result["test"]["robust"]["average"], len(result["classes"])) for result in results]
     lowest, classes = min(averages, key=lambda pair: pair[0] * pair[1])
     limit = VALID_TIMES_CHANCE / classes
     return {"ok": lowest >= limit, "erm_robust_average": lowest, "limit": round(limit, 6), "text": ""}
@@ -232,8 +232,7 @@ def _footnotes(plan: Plan, blocks: list[dict[str, Any]]) -> list[str]:
     recipe = plan.recipe
     notes = list(recipe.footnotes)
     methods = {job.config.method for cell in plan.cells if cell.shown for job in cell.jobs}
-    if "lcvar" in methods:
-        notes.append(LCVAR_NOTE)
+    notes += [row.note for name, row in METHODS.items() if name in methods and row.note]
     if plan.scale == "mini":
         notes += recipe.mini_footnotes
         runs = [[entry["runs"] for entry in block["entries"]] for block in blocks]

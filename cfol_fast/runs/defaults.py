@@ -7,6 +7,7 @@ the run folder records, what a resumed run is compared with, and what a recipe's
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +29,12 @@ class Recipe:
     lr: float
     schedule: str
     step: float
-    eta_factor: float = 1.0  # on the eta of a method that has none of its own for the data set
 
 
 # Section 5 and appendix "Experimental setup": SGD 0.1, 200 epochs, divided by ten at 100 and 150, PGD-7 with step eps/4.
 PAPER = Recipe(epochs=200, lr=0.1, schedule="steps", step=0.25)
 RECIPES = {
-    # Twelve short epochs need a bandit that learns fifty times faster than the paper's 78,000 steps do.
-    "fashion-mini": Recipe(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7, eta_factor=50.0),
+    "fashion-mini": Recipe(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7),
 }
 
 
@@ -47,7 +46,7 @@ def complete(config: TrainConfig) -> TrainConfig:
     spec = data.spec(config.data.name)
     recipe = RECIPES.get(spec.name, PAPER)
 
-    config.params = _parameters(method, config.params, spec.name, recipe)
+    config.params = method.params(config.params, spec.name)
     config.epochs = _default(config.epochs, recipe.epochs)
     config.model.name = _default(config.model.name, spec.model)
     config.optimizer.lr = _default(config.optimizer.lr, recipe.lr)
@@ -84,17 +83,6 @@ def holdout_label(holdout: str) -> str:
     return holdout if fraction is None else f"{100 * fraction:g}%"
 
 
-def _parameters(
-    method: methods.Method, given: dict[str, Any], dataset: str, recipe: Recipe
-) -> dict[str, Any]:
-    """The method's defaults for the data set (its own, or adapted by the recipe), then what was given."""
-    params = method.params(None, dataset)
-    if dataset not in method.datasets and isinstance(params.get("eta"), float):
-        params["eta"] = float(f"{params['eta'] * recipe.eta_factor:.12g}")
-    checked = method.params(given, dataset)
-    return {**params, **{name: checked[name] for name in given}}
-
-
 def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -122,6 +110,8 @@ def _check(config: TrainConfig) -> None:
     ):
         if value is not None and not value >= least:
             raise InputError(f"{key} must be at least {least}, got {value}")
+        if value == math.inf:
+            raise InputError(f"{key} must be finite, got {value}")
     if not config.seed < 2**63:
         raise InputError(f"seed must be below 2**63, got {config.seed}")
     if config.optimizer.lr is not None and not config.optimizer.lr > 0:

@@ -10,7 +10,6 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import load_recipe, plan, render
-from cfol_fast.recipes.evaluation_files import evaluation_path
 from cfol_fast.recipes.table import LCVAR_NOTE, build, improved_worst_classes
 from tests.recipes.fake_runs import accuracy, write_all, write_run
 
@@ -62,7 +61,7 @@ def test_another_attack_is_read_from_its_own_evaluation(tmp_path: Path) -> None:
     for cell in item.cells:
         for job in cell.jobs:
             assert cell.attack is not None
-            path = evaluation_path(job.folder(tmp_path), cell.attack, "best-average")
+            path = job.evaluation_file(tmp_path, cell.attack, "best-average")
             path.write_text(
                 json.dumps({"clean": accuracy([0.9] * 10), "robust": accuracy([0.05] * 10)}), encoding="utf-8"
             )
