@@ -54,9 +54,10 @@ def why_no_cuda() -> str | None:
     return None
 
 
-def arithmetic(device: torch.device) -> dict[str, Any]:
+def arithmetic(device: torch.device, compiled: bool = False) -> dict[str, Any]:
     """What the rounding of a run depends on."""
     facts: dict[str, Any] = {
+        "compiled": compiled,
         "device": device.type,
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -67,13 +68,17 @@ def arithmetic(device: torch.device) -> dict[str, Any]:
 
 
 def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bool) -> list[str]:
-    """Refuses to continue under other arithmetic, or, when forced, returns what changed."""
+    """What changed since the run was saved; refuses a change that nobody asked for, unless it is forced.
+
+    Another kind of device is asked for, by --device: a recipe begun on the CPU may go on with a GPU. Other threads or
+    instructions come unnoticed with another machine. What an older version did not store is not compared.
+    """
     changed = [
-        f"{key} (was {stored.get(key)}, now {now.get(key)})"
+        f"{key} (was {stored[key]}, now {now.get(key)})"
         for key in sorted(stored)
         if stored[key] != now.get(key)
     ]
-    if changed and not force:
+    if changed and not force and stored.get("device") == now["device"]:
         raise InputError(
             f"the run would not continue exactly: {', '.join(changed)} changed; --threads sets the thread count, --force continues anyway"
         )

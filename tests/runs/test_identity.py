@@ -1,0 +1,126 @@
+"""Is it the same run? What resume, recipes and reports ask, answered by one rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfol_fast.errors import InputError
+from cfol_fast.machine import check_same_arithmetic
+from cfol_fast.runs import run_folder
+from cfol_fast.runs.config import TrainConfig, assign, known_keys, to_dict
+from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.identity import (
+    INCIDENTAL,
+    INCIDENTAL_GROUPS,
+    differences,
+    essential_settings,
+    identity,
+    is_incidental,
+)
+
+ELSEWHERE = {
+    "out": "there",
+    "device": "cpu",
+    "data.root": "/elsewhere",
+    "data.download": True,
+    "data.beton": "train.beton",
+    "compile": True,
+    "test.batch_size": 7,
+    "checkpoint.steps": 10,
+    "checkpoint.seconds": 60,
+}
+CPU = {"device": "cpu", "threads": 1, "instructions": "AVX2", "compiled": False}
+GPU = {**CPU, "device": "cuda", "gpu": "NVIDIA H100"}
+
+
+def configuration(**settings: object) -> TrainConfig:
+    config = TrainConfig()
+    for key, value in settings.items():
+        assign(config, key.replace("__", "."), value)
+    return config
+
+
+def test_the_rule_speaks_of_settings_that_there_are():
+    keys = known_keys()
+    assert set(INCIDENTAL) <= set(keys)
+    assert all(any(key.startswith(group) for key in keys) for group in INCIDENTAL_GROUPS)
+    assert {key for key in keys if is_incidental(key)} == set(ELSEWHERE)
+
+
+@pytest.mark.parametrize(("key", "value"), ELSEWHERE.items())
+def test_a_run_may_be_continued_elsewhere_and_saved_at_other_times(tmp_path, key, value):
+    run_folder.prepare(tmp_path / "run", TrainConfig(), resume=False, overwrite=False)
+    config = TrainConfig()
+    assign(config, key, value)
+    run_folder.prepare(tmp_path / "run", config, resume=True, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epochs", 3),
+        ("seed", 1),
+        ("params.eta", 0.5),
+        ("attack.eps", 0.05),
+        ("batch_size", 64),
+        ("data.lag", 2),
+    ],
+)
+def test_what_changes_the_weights_is_another_run(key, value):
+    config = TrainConfig()
+    assign(config, key, value)
+    (difference,) = differences(TrainConfig(), config)
+    assert difference.startswith(f"{key} (was ")
+
+
+def test_a_field_that_an_older_version_did_not_have_makes_no_difference():
+    tree = to_dict(complete(TrainConfig()))
+    older = {key: value for key, value in tree.items() if key != "ensemble"}
+    assert essential_settings(older) == essential_settings(tree)
+
+
+def test_the_identity_of_a_run_is_what_its_recipe_named_it_by():
+    """The folders under results/ are named by a hash of this: another dictionary would orphan them."""
+    config = configuration(method="cfol", data__name="cifar10", data__root="/data", epochs=200, seed=3)
+    assert identity(complete(config)) == {
+        "method": "cfol",
+        "params.eta": 2e-6,
+        "params.gamma": 0.5,
+        "params.prior": "uniform",
+        "params.base": "uniform",
+        "data.name": "cifar10",
+        "model.name": "resnet18",
+        "optimizer.lr": 0.1,
+        "optimizer.schedule": "steps",
+        "optimizer.milestones": [100, 150],
+        "attack.kind": "pgd",
+        "attack.eps": 0.0313725490196,
+        "attack.step": 0.0078431372549,
+        "test.eps": 0.0313725490196,
+        "test.step": 0.00392156862745,
+        "epochs": 200,
+        "seed": 3,
+    }
+
+
+def test_a_folder_of_images_is_known_by_its_path(tmp_path):
+    config = configuration(data__name="folder", data__root=str(tmp_path / "a" / ".." / "b"))
+    assert identity(config)["data.root"] == str((tmp_path / "b").resolve())
+
+
+def test_another_kind_of_device_is_accepted_and_told():
+    assert check_same_arithmetic(CPU, GPU, force=False) == ["device (was cpu, now cuda)"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("threads", 2), ("instructions", "AVX512"), ("compiled", True), ("gpu", "NVIDIA A100")]
+)
+def test_other_rounding_on_the_same_device_is_refused_unless_forced(key, value):
+    with pytest.raises(InputError, match=f"{key} .*--force"):
+        check_same_arithmetic(GPU, {**GPU, key: value}, force=False)
+    assert check_same_arithmetic(GPU, {**GPU, key: value}, force=True)
+
+
+def test_what_an_older_version_did_not_store_is_not_compared():
+    older = {key: value for key, value in CPU.items() if key != "compiled"}
+    assert check_same_arithmetic(older, {**CPU, "compiled": True}, force=False) == []
