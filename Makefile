@@ -1,4 +1,4 @@
-# The two commands that matter: `make demo` shows the effect, `make test` proves the code. Each sets up what it needs.
+# `make demo` shows the effect, `make check` is for every edit, `make test` proves the code. Each sets up what it needs.
 # CFOL_NO_APT=1 keeps apt out of it; PYTHON chooses the interpreter; CFOL_CUDA=0 builds without CUDA.
 PYTHON ?= python3
 VENV := .venv
@@ -8,13 +8,14 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo test test-gpu mutants lint format build bench bench-setup clean system-packages
+.PHONY: help demo check test test-gpu mutants lint format build bench bench-setup clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
+	@echo "make check     ruff, the imports and the fast tests: under a minute; no nvcc, FFCV or browser needed"
 	@echo "make test      everything that can be checked on this machine"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
-	@echo "make mutants   plant faults in the kernels and see that the tests find each"
+	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make bench     the benchmarks, against every peer"
 
@@ -26,7 +27,7 @@ $(STAMP)/venv:
 
 $(STAMP)/torch: $(STAMP)/venv constraints.txt
 	@echo "installing torch and the build tools (about 5 GB with its CUDA libraries) ..."
-	$(PIP) torch torchvision numpy pillow matplotlib setuptools wheel ninja pybind11
+	$(PIP) torch torchvision numpy pillow resvg-py setuptools wheel ninja pybind11
 	@touch $@
 
 # The build is serialised by a lock, so that two shells may call make at the same time.
@@ -38,7 +39,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) build clang-format filelock hypothesis import-linter mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
+	$(PIP) build clang-format filelock hypothesis import-linter matplotlib mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
 	@touch $@
 
 system-packages:
@@ -56,16 +57,23 @@ $(STAMP)/nvcc: $(STAMP)/torch
 	bash scripts/install-nvcc.sh $(BIN)/python
 	@touch $@
 
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+check: $(STAMP)/build $(STAMP)/dev
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(PYTEST) -q -m "not slow and not nvcc and not ffcv and not browser" $(PYTEST_ARGS)
+
 # The build comes after nvcc: a CPU build that the demo made before is made again with CUDA.
 test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
 	@$(MAKE) --no-print-directory build
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov=cfol_fast --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(PYTEST) --no-loadscope-reorder --cov=cfol_fast --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so
 
 mutants: $(STAMP)/build $(STAMP)/dev
-	$(BIN)/python -m tests.mutants.run --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants.run --jobs $(JOBS) $(MUTANTS_ARGS)
 
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/*)
 lint: $(STAMP)/torch $(STAMP)/dev

@@ -1,4 +1,4 @@
-"""The paper's figures from a recipe's table, as descriptions that the report draws (SVG on the page, PNG beside it)."""
+"""The paper's figures from a recipe's table, as descriptions that the report draws."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.recipes.recipe import Figure as Wanted
-from cfol_fast.reporting.charts import BarChart, Bars, Chart, Figure, Line, LineChart, Rule
+from cfol_fast.reporting.charts import BarChart, Chart, Colour, Figure, Line, LineChart, Rule, Series
+from cfol_fast.reporting.figures import class_rules
+from cfol_fast.reporting.groups import MANY, method_colour
+from cfol_fast.reporting.training_figures import lines_of_classes
 from cfol_fast.reporting.wording import percent
-from cfol_fast.runs.records import load_run
+from cfol_fast.runs.records import Run, load_run
 
-MANY = 30  # as in the report: more classes than this are thin columns in the order of their accuracy
-COLOURS = {"erm": 0, "cfol": 1, "lcvar": 2, "fol": 3, "trades": 5, "two-run": 6, "clean": 7}
+# Of a model that no method of ours trained.
+OTHER_COLOUR = "violet"
 
 
 def build(figures: Sequence[Wanted], table: Mapping[str, Any], out: Path) -> list[Figure]:
-    """One picture for each figure of the recipe, with a row of panels a block."""
+    """One picture for each figure of the recipe, with a row of panels per block."""
     return [_figure(wanted, table, out) for wanted in figures]
 
 
@@ -52,7 +55,7 @@ def _numbers(block: Mapping[str, Any]) -> list[Any]:
     return [(entry["name"], entry["per_class"]) for entry in block["entries"]]
 
 
-def _legend(charts: Sequence[Chart], wanted: Wanted) -> list[tuple[str, int | None, bool]]:
+def _legend(charts: Sequence[Chart], wanted: Wanted) -> list[tuple[str, Colour, bool]]:
     if wanted.kind != "sorted":
         return []
     lines = [line for chart in charts if isinstance(chart, LineChart) for line in chart.lines]
@@ -65,8 +68,13 @@ def _title(wanted: Wanted, place: str, entry: Mapping[str, Any], what: str) -> s
     return " · ".join(part for part in (place, entry["title"], what if mixed else "") if part)
 
 
-def _colour(entry: Mapping[str, Any]) -> int:
-    return COLOURS.get(str(entry["method"]), 4)
+def _colour(entry: Mapping[str, Any]) -> str:
+    return method_colour(entry["method"]) or OTHER_COLOUR
+
+
+def _first_run(entry: Mapping[str, Any], out: Path) -> Run | None:
+    """What only a run's own files tell is drawn of the first seed."""
+    return load_run(out / "runs" / entry["runs"][0]) if entry["runs"] else None
 
 
 def _bars(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
@@ -85,12 +93,8 @@ def _bars(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> 
         spread = [classes[c][1] for c in names]
         low = [None if d is None else max(0.0, v - d) for v, d in zip(values, spread, strict=True)]
         high = [None if d is None else min(1.0, v + d) for v, d in zip(values, spread, strict=True)]
-        average, worst = sum(values) / len(values), min(values)
-        rules = [
-            Rule(average, f"average {percent(average)}", "average"),
-            Rule(worst, f"worst {percent(worst)}", "worst"),
-        ]
-        bars = [Bars(what, _colour(entry), list(values), low, high)]
+        rules = class_rules(sum(values) / len(values), min(values))
+        bars = [Series(what, _colour(entry), list(values), low, high)]
         charts.append(
             BarChart(_title(wanted, place, entry, what), names, bars, rules, columns=many, limit=1.0)
         )
@@ -117,24 +121,17 @@ def _distribution(wanted: Wanted, place: str, entries: Mapping[str, Any], out: P
     charts: list[Chart] = []
     for name, what in wanted.panels:
         entry = entries[name]
-        for run in [load_run(out / "runs" / folder) for folder in entry["runs"][:1]]:
-            rows = [row for row in run.train if row.get("p")]
-            if not rows:
-                continue
-            p = [float(value) for value in rows[-1]["p"]]
-            nothing: list[float | None] = [None] * len(p)
-            uniform = Rule(1 / len(p), f"uniform {percent(1 / len(p))}", "reference")
-            bars = [Bars("p", _colour(entry), list(p), nothing, nothing)]
-            charts.append(
-                BarChart(
-                    _title(wanted, place, entry, what),
-                    run.classes,
-                    bars,
-                    [uniform],
-                    columns=len(p) > MANY,
-                    numbers=len(p) <= MANY,
-                )
-            )
+        run = _first_run(entry, out)
+        rows = [row["p"] for row in run.train if row.get("p")] if run else []
+        if run is None or not rows:
+            continue
+        p = [float(value) for value in rows[-1]]
+        nothing: list[float | None] = [None] * len(p)
+        uniform = Rule(1 / len(p), f"uniform {percent(1 / len(p))}", "reference")
+        bars = [Series("p", _colour(entry), list(p), nothing, nothing)]
+        many = len(p) > MANY
+        title = _title(wanted, place, entry, what)
+        charts.append(BarChart(title, run.classes, bars, [uniform], columns=many, numbers=not many))
     return charts
 
 
@@ -143,19 +140,14 @@ def _epochs(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -
     charts: list[Chart] = []
     for name, what in wanted.panels:
         entry = entries[name]
-        for run in [load_run(out / "runs" / folder) for folder in entry["runs"][:1]]:
-            last = run.checkpoints.get("best-average", {}).get("epoch") or float("inf")
-            rows = [row for row in run.validation if row[what] and row["epoch"] <= last]
-            lines = []
-            for c in run.classes:
-                x, y = [float(row["epoch"]) for row in rows], [row[what].per_class[c] for row in rows]
-                if x:
-                    lines.append(Line(c, None, x, y, label=c if len(run.classes) <= MANY else ""))
-            weakest = sorted(lines, key=lambda line: line.y[-1])[: -(-len(lines) // 5)]
-            lines = [line for line in lines if line not in weakest] + [
-                Line(w.name, _colour(entry), w.x, w.y, strong=True, label=f"{w.name} {percent(w.y[-1])}")
-                for w in weakest
-            ]
-            if lines:
-                charts.append(LineChart(_title(wanted, place, entry, what), lines, "epoch", limit=1.0))
+        run = _first_run(entry, out)
+        if run is None:
+            continue
+        last = run.checkpoints.get("best-average", {}).get("epoch") or float("inf")
+        rows = [row for row in run.validation if row[what] and row["epoch"] <= last]
+        if rows:
+            x = [float(row["epoch"]) for row in rows]
+            courses = {c: (x, [row[what].per_class[c] for row in rows]) for c in run.classes}
+            lines = lines_of_classes(courses, _colour(entry))
+            charts.append(LineChart(_title(wanted, place, entry, what), lines, "epoch", limit=1.0))
     return charts

@@ -18,6 +18,7 @@ from cfol_fast.recipes import render
 from cfol_fast.recipes.page import read_table
 from cfol_fast.recipes.recipe import list_recipes
 from cfol_fast.recipes.table import NAME
+from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.runs.toml_files import read_toml
 
 NOTES = "notes.toml"
@@ -88,9 +89,8 @@ def _scale(
         "",
         _summary(tables),
         "",
-        "| recipe | paper | seeds | orderings shown | valid |",
-        "|---|---|---|---|---|",
     ]
+    rows = []
     for _, table in tables:
         held = [claim["holds"] for claim in table["claims"] if claim["holds"] is not None]
         seeds = max(
@@ -98,9 +98,10 @@ def _scale(
         )
         valid = {None: "–", True: "yes", False: "no"}[(table["valid"] or {}).get("ok")]
         count = f"{sum(held)} of {len(held)}" if held else "–"
-        lines.append(
-            f"| [{table['recipe']}](#{_anchor(table)}) | {table['paper']} | {seeds} | {count} | {valid} |"
-        )
+        link = f"[{table['recipe']}](#{_anchor(table)})"
+        rows.append(Row([link], [Cell(text) for text in (table["paper"], str(seeds), count, valid)]))
+    columns = ["Paper", "Seeds", "Orderings shown", "Valid"]
+    lines.append(Table("recipes", "", "", ["Recipe"], columns, rows, words=True).markdown().rstrip())
     for place, table in tables:
         lines += ["", *_section(folder, place, table, notes.get(f"{scale}/{table['recipe']}", {}))]
     return [*lines, ""]
@@ -127,8 +128,8 @@ def _anchor(table: Mapping[str, Any]) -> str:
 
 def _section(folder: Path, place: Path, table: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
     relative = Path(os.path.relpath(place, folder)).as_posix()
-    page = render.markdown(table).splitlines()
-    lines = [f'<a id="{_anchor(table)}"></a>', "", f"### {table['recipe']}: {table['title']}", "", *page[2:]]
+    heading = f"### {table['recipe']}: {table['title']}"
+    lines = [f'<a id="{_anchor(table)}"></a>', "", heading, "", render.markdown_body(table).rstrip()]
     failed = [claim for claim in table["claims"] if claim["holds"] is False]
     if failed:
         lines += ["", "Not shown, and why:", ""]
@@ -139,7 +140,7 @@ def _section(folder: Path, place: Path, table: Mapping[str, Any], notes: Mapping
     if notes.get("note"):
         lines += ["", str(notes["note"]).strip()]
     for figure in table.get("figures", []):
-        lines += ["", f"![{figure}]({relative}/{figure}.png)"]
+        lines += ["", f"![{figure}]({relative}/{figure}.svg)"]
     lines += [
         "",
         f"Files: [{relative}]({relative}), a page of them by `cfol-fast report {relative}` in this folder; the runs' `config.json`, `metrics.jsonl` and `result.json` are in [{Path(relative).parent.as_posix()}/runs]({Path(relative).parent.as_posix()}/runs).",

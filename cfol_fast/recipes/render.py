@@ -1,129 +1,110 @@
-"""Markdown and LaTeX of a recipe's table, from its JSON alone: the paper's form, its numbers in brackets, the difference."""
+"""A recipe's table as the report's Table, whose forms are Markdown, LaTeX, CSV and HTML; and its page in Markdown.
+
+Made from the recipe's JSON (table.py) alone. Each column of ours has the paper's beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cfol_fast.recipes.table import METRIC_TITLES
+from cfol_fast.recipes.table import metric_title
+from cfol_fast.reporting import Cell, Row, Table
+from cfol_fast.reporting.groups import Stat
+from cfol_fast.reporting.wording import percent, points, stat_text
 
-KINDS = {"clean": "clean", "robust": "robust"}
+# Decimals of percentages: the paper prints shares with four digits.
+DIGITS = 2
+SYMBOLS = {"eta": "η", "alpha": "α", "gamma": "γ"}
 LEGEND = (
-    "Cells: ours (the paper's, ours − the paper's). Bold: the best of ours in that measure. ±: the sample deviation over the seeds; "
-    "of a difference, the root of both squares' sum."
+    "In percent, with the sample deviation over the seeds. Beside each of our columns: the paper's; the signed number is ours minus "
+    "the paper's, in points. The best of ours in each measure is bold."
 )
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "‖": r"$\|$",
-    "δ": r"$\delta$", "∞": r"$_\infty$", "≤": r"$\leq$", "γ": r"$\gamma$", "η": r"$\eta$", "α": r"$\alpha$", "±": r"$\pm$",
-    "−": "$-$", "·": r"$\cdot$", "√": r"$\sqrt{}$", "ε": r"$\varepsilon$", "<": "$<$", ">": "$>$", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "$": r"\$",
-}  # fmt: skip
-Style = Callable[[str], str]
 
 
-def markdown(table: Mapping[str, Any]) -> str:
-    """The whole page of one recipe: heading, table, orderings, footnotes, how it was made."""
-    lines = [f"# {table['title']}", "", _intro(table), ""]
-    lines += _pipes(*_grid(table, lambda text: f"**{text}**"))
-    lines += ["", LEGEND, ""]
-    lines += [f"- {note}" for note in table["footnotes"]]
-    lines += ["", *_orderings(table)] if table["claims"] else []
-    for count in table["counts"]:
-        beside = f" (the paper: {count['paper']})" if count["paper"] is not None else ""
-        lines += ["", f"{count['ours']} of {count['classes']} {count['text']}{beside}."]
-    lines += ["", *_made(table)]
-    return "\n".join(lines) + "\n"
+def tables(table: Mapping[str, Any]) -> list[Table]:
+    """The recipe's table and, where it has some, the paper's orderings."""
+    return [main_table(table), *([orderings(table)] if table["claims"] else [])]
 
 
-def _intro(table: Mapping[str, Any]) -> str:
-    where = f"{table['paper']} of the paper" if table["paper"] else "A recipe of one's own"
-    scale = "at the paper's scale" if table["scale"] == "paper" else "at the mini scale"
-    text = f"{where}, {scale}: {', '.join(table['datasets'])}, {', '.join(table['models'])}."
-    if table["scale"] == "mini":
-        text += " The paper's numbers are those of its own data sets and networks; what can be compared is the ordering."
-        valid = table["valid"] or {}
-        if valid.get("ok") is False:
-            text += (
-                f" **Not valid**: ERM-AT's robust average is {valid['erm_robust_average']:.3f}, "
-                f"a table needs at least {valid['limit']:.3f} (three times chance)."
-            )
-    if table["caption"]:
-        text += f" The paper's point: {table['caption']}"
-    return text
-
-
-def _grid(table: Mapping[str, Any], bold: Style) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, in the layout of the paper's table."""
-    return _by_rows(table, bold) if table["layout"] == "rows" else _by_columns(table, bold)
-
-
-def _by_columns(table: Mapping[str, Any], bold: Style) -> tuple[list[str], list[list[str]]]:
-    several = len(table["blocks"]) > 1
-    titles = [entry["title"] for entry in table["blocks"][0]["entries"]]
-    header = ([""] if several else []) + ["", "", *titles]
+def main_table(table: Mapping[str, Any]) -> Table:
+    """In the layout of the paper's table: methods as columns, or as rows with their parameters."""
+    values = [entry["values"] for block in table["blocks"] for entry in block["entries"]]
+    beside = any(value["paper"] is not None for entry in values for value in entry.values())
     rows = []
-    for block in table["blocks"]:
-        before = ""
-        for metric in table["metrics"]:
-            kind, _, statistic = metric.partition(".")
-            cells = [entry["values"][metric] for entry in block["entries"]]
-            first = [block["title"] if metric == table["metrics"][0] else ""] if several else []
-            label = f"acc {KINDS[kind]}" if kind != before else ""
-            rows.append([*first, label, METRIC_TITLES[statistic], *_cells(cells, bold)])
-            before = kind
-    return header, rows
+    if table["layout"] == "columns":
+        stubs = ["", ""]
+        names = [entry["title"] for entry in table["blocks"][0]["entries"]]
+        for block in table["blocks"]:
+            for place, metric in enumerate(table["metrics"]):
+                cells = [cell for entry in block["entries"] for cell in _cells(block, entry, metric, beside)]
+                title = block["title"] if place == 0 else ""
+                rows.append(Row([title, metric_title(metric)], cells, place == 0))
+    else:
+        stubs = ["", *[SYMBOLS.get(name, name) for name in table["parameters"]]]
+        names = [metric_title(metric) for metric in table["metrics"]]
+        for block in table["blocks"]:
+            before = ""
+            for entry in block["entries"]:
+                cells = [cell for metric in table["metrics"] for cell in _cells(block, entry, metric, beside)]
+                shown = [entry["parameters"].get(name) for name in table["parameters"]]
+                parameters = ["–" if value is None else f"{value:g}" for value in shown]
+                rows.append(Row([entry["title"], *parameters], cells, entry["title"] != before))
+                before = entry["title"]
+    columns = [text for name in names for text in ((name, "paper") if beside else (name,))]
+    caption = " ".join([introduction(table), LEGEND, *table["footnotes"]])
+    return Table("recipe", table["title"], caption, stubs, columns, rows, digits=DIGITS)
 
 
-def _by_rows(table: Mapping[str, Any], bold: Style) -> tuple[list[str], list[list[str]]]:
-    symbols = {"eta": "η", "alpha": "α", "gamma": "γ"}
-    names = [
-        f"{KINDS[k]} {METRIC_TITLES[s].lower()}" for k, _, s in (m.partition(".") for m in table["metrics"])
-    ]
-    header = ["", *[symbols.get(name, name) for name in table["parameters"]], *names]
-    rows = []
-    for block in table["blocks"]:
-        columns = [
-            _cells([entry["values"][metric] for entry in block["entries"]], bold)
-            for metric in table["metrics"]
-        ]
-        for place, entry in enumerate(block["entries"]):
-            shown = [entry["parameters"].get(name) for name in table["parameters"]]
-            parameters = ["–" if value is None else f"{value:g}" for value in shown]
-            rows.append([entry["title"], *parameters, *[column[place] for column in columns]])
-    return header, rows
-
-
-def _cells(values: Sequence[Mapping[str, Any]], bold: Style) -> list[str]:
-    means = [value["mean"] for value in values if value["mean"] is not None]
-    best = max(means) if len(means) > 1 else None
-    return [
-        _cell(value, bold if value["mean"] is not None and value["mean"] == best else str) for value in values
-    ]
-
-
-def _cell(value: Mapping[str, Any], style: Style) -> str:
-    ours = "–" if value["mean"] is None else style(f"{value['mean']:.4f}")
-    if value["deviation"] is not None:
-        ours += f" ± {value['deviation']:.4f}"
-    if value["paper"] is None:
-        return ours
-    paper = f"{value['paper']:.4f}"
-    if value["paper_deviation"] is not None:
-        paper += f" ± {value['paper_deviation']:.4f}"
-    return (
-        f"{ours} ({paper}, {signed(value['difference'])})"
-        if value["difference"] is not None
-        else f"{ours} ({paper})"
+def _cells(block: Mapping[str, Any], entry: Mapping[str, Any], metric: str, beside: bool) -> list[Cell]:
+    """Our number and, when `beside`, the paper's. The best is that of the block's entries in this measure."""
+    value = entry["values"][metric]
+    means = [other["values"][metric]["mean"] for other in block["entries"]]
+    means = [mean for mean in means if mean is not None]
+    best = len(means) > 1 and value["mean"] == max(means)
+    ours = Cell(
+        _text(value["mean"], value["deviation"]), value["mean"], value["deviation"], value["difference"], best
     )
+    printed = Cell(_text(value["paper"], value["paper_deviation"]), value["paper"], value["paper_deviation"])
+    return [ours, printed] if beside else [ours]
 
 
-def signed(value: float) -> str:
-    return f"{'−' if value < 0 else '+'}{abs(value):.4f}"
+def _text(mean: float | None, deviation: float | None) -> str:
+    return stat_text(None if mean is None else Stat(mean, deviation), DIGITS)
 
 
-def _pipes(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+def introduction(table: Mapping[str, Any]) -> str:
+    where = f"{table['paper']} of the paper" if table["paper"] else "A recipe that is not the paper's"
+    scale = "the paper's scale" if table["scale"] == "paper" else f"the {table['scale']} scale"
+    text = f"{where}, at {scale}: {', '.join(table['datasets'])}, {', '.join(table['models'])}."
+    if table["scale"] != "paper":
+        text += " The paper's numbers are those of its own data sets and networks; what can be compared is the ordering."
+    valid = table["valid"] or {}
+    if valid.get("ok") is False:
+        text += (
+            f" Not valid: the baseline's robust average is {percent(valid['erm_robust_average'])} %, "
+            f"a table needs at least {percent(valid['limit'])} % (three times chance)."
+        )
+    return text + (f" The paper's point: {table['caption']}" if table["caption"] else "")
+
+
+def orderings(table: Mapping[str, Any]) -> Table:
+    """What the paper's numbers show, and whether ours show it."""
+    rows = []
+    for claim in table["claims"]:
+        paper, ours = ("–" if claim[who] is None else points(claim[who], DIGITS) for who in ("paper", "ours"))
+        spread = f" ± {percent(claim['deviation'], DIGITS)}" if claim["deviation"] is not None else ""
+        rows.append(Row([claim["text"]], [Cell(paper), Cell(ours + spread), Cell(verdict(claim))]))
+    caption = "What the paper's numbers show, and whether ours show it: differences of accuracies in points."
+    return Table(
+        "orderings",
+        "The paper's orderings",
+        caption,
+        ["Ordering"],
+        ["Paper", "Ours", "Verdict"],
+        rows,
+        words=True,
+    )
 
 
 def verdict(claim: Mapping[str, Any]) -> str:
@@ -132,66 +113,36 @@ def verdict(claim: Mapping[str, Any]) -> str:
     word = "shown" if claim["holds"] else "not shown"
     if claim["deviation"] is None:
         return f"{word} (one seed)"
-    return f"{word}, within the deviation" if is_noise(claim) else word
+    return f"{word}, within the deviation" if abs(claim["ours"]) < claim["deviation"] else word
 
 
-def is_noise(claim: Mapping[str, Any]) -> bool:
-    """Whether the difference is smaller than its own deviation over the seeds."""
-    return claim["deviation"] is not None and abs(claim["ours"]) < claim["deviation"]
+def markdown(table: Mapping[str, Any]) -> str:
+    """The whole page of one recipe."""
+    return f"# {table['title']}\n\n{markdown_body(table)}"
 
 
-def _orderings(table: Mapping[str, Any]) -> list[str]:
-    def margin(value: float | None) -> str:
-        return "–" if value is None else signed(value)
+def markdown_body(table: Mapping[str, Any]) -> str:
+    """The page without its heading: table, footnotes, orderings, counts, how it was made."""
+    parts = [introduction(table), main_table(table).markdown().rstrip(), LEGEND]
+    parts += ["\n".join(f"- {note}" for note in table["footnotes"])] if table["footnotes"] else []
+    if table["claims"]:
+        shown = orderings(table)
+        parts += [f"{shown.title}, in points:", shown.markdown().rstrip()]
+    for count in table["counts"]:
+        beside = f" (the paper: {count['paper']})" if count["paper"] is not None else ""
+        parts.append(f"{count['ours']} of {count['classes']} {count['text']}{beside}.")
+    return "\n\n".join([*parts, _made(table)]) + "\n"
 
-    rows = []
-    for claim in table["claims"]:
-        spread = f" ± {claim['deviation']:.4f}" if claim["deviation"] is not None else ""
-        rows.append([claim["text"], margin(claim["paper"]), margin(claim["ours"]) + spread, verdict(claim)])
-    return ["The paper's orderings:", "", *_pipes(["", "paper", "ours", ""], rows)]
 
-
-def _made(table: Mapping[str, Any]) -> list[str]:
-    seeds = sorted(
-        {seed for block in table["blocks"] for entry in block["entries"] for seed in entry["seeds"]}
-    )
-    versions = ", ".join(f"{name} {version}" for name, version in table["versions"].items())
-    return [
+def _made(table: Mapping[str, Any]) -> str:
+    entries: Sequence[Any] = [entry for block in table["blocks"] for entry in block["entries"]]
+    seeds = sorted({seed for entry in entries for seed in entry["seeds"]})
+    versions = "".join(f"; {name} {version}" for name, version in table["versions"].items())
+    return (
         f"Made by `{table['command']}`: {len(table['runs'])} runs, seeds {', '.join(map(str, seeds)) or 'none'}, "
-        f"{table['seconds'] / 60:.1f} minutes of training and testing, checkpoint {table['checkpoint']}"
-        + (f"; {versions}." if versions else "."),
-    ]
+        f"{table['seconds'] / 60:.1f} minutes of training and testing, checkpoint {table['checkpoint']}{versions}."
+    )
 
 
 def latex(table: Mapping[str, Any]) -> str:
-    """A booktabs table in the paper's form; needs \\usepackage{booktabs}."""
-    header, rows = _grid(table, lambda text: f"<b>{text}</b>")
-    lead = len(header) - len(
-        table["blocks"][0]["entries"] if table["layout"] == "columns" else table["metrics"]
-    )
-    lines = [
-        r"\begin{table}[t]", r"\centering",
-        rf"\caption{{{escape(table['title'])}. {escape(_intro(table).replace('**', ''))} {escape(LEGEND)}}}",
-        rf"\label{{tab:{table['recipe']}-{table['scale']}}}",
-        rf"\begin{{tabular}}{{{'l' * len(header)}}}", r"\toprule",
-        " & ".join(rf"\textbf{{{escape(name)}}}" if i >= lead and name else escape(name) for i, name in enumerate(header)) + r" \\",
-        r"\midrule",
-    ]  # fmt: skip
-    for i, row in enumerate(rows):
-        if i and row[0] and table["layout"] == "columns":
-            lines.append(r"\midrule")
-        lines.append(" & ".join(_bold(cell) for cell in row) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    lines += [f"% {escape(note)}" for note in table["footnotes"]]
-    return "\n".join(lines) + "\n"
-
-
-def _bold(cell: str) -> str:
-    if not cell.startswith("<b>"):
-        return escape(cell)
-    number, _, rest = cell.removeprefix("<b>").partition("</b>")
-    return rf"{{\bfseries {number}}}{escape(rest)}"
-
-
-def escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return main_table(table).latex()

@@ -152,7 +152,7 @@ def command_line(
 def write(item: Plan, out: Path, command: str) -> Path:
     """Table, figures and page of a recipe whose runs are all there."""
     from cfol_fast.recipes.page import write_page
-    from cfol_fast.reporting import png
+    from cfol_fast.reporting import picture_files
 
     folder = out / item.recipe.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -163,6 +163,6 @@ def write(item: Plan, out: Path, command: str) -> Path:
     atomic.write_text(folder / "table.md", render.markdown(made))
     atomic.write_text(folder / "table.tex", render.latex(made))
     for figure in drawn:
-        png.write(figure, folder / f"{figure.key}.png")
+        picture_files.write(figure, folder / f"{figure.key}.svg")
     write_page(folder)
     return folder

@@ -1,11 +1,11 @@
-"""Reports about runs, made from their files alone: a page, pictures, tables, text for terminals, TensorBoard events.
+"""Reports about runs, made from their files alone: a page, pictures, tables, text for terminals.
 
-runs.py reads and checks the files, groups.py joins seeds and chooses the baseline; figures.py and tables.py say what is shown,
-svg.py, png.py, page.py and terminal.py how.
+groups.py joins the seeds and chooses the baseline. figures.py and tables.py say what is shown; charts.py and table.py are what
+they fill; svg.py, picture_files.py, page.py and terminal.py say how it looks, with the colours of theme.py and the words of wording.py.
 """
 
 from cfol_fast.reporting.report import picture, read_comparisons, write_report
-from cfol_fast.reporting.tables import Cell, Row, Table
+from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.terminal import comparison_table, terminal_bars
 
 __all__ = [

@@ -1,14 +1,16 @@
-"""What a chart shows, without how it is drawn.
+"""What a chart shows, without how it is drawn: a new kind of chart begins here.
 
-The page's SVG (svg.py) and the picture files (png.py) are both drawn from these descriptions, so they cannot disagree. All values
-are shares from 0 to 1; colours are slots of theme.SERIES, None for the muted ink.
+The page and the picture files are both drawn from these descriptions by svg.py. All values are shares from 0 to 1; colours are
+names of theme.SERIES, None for the muted ink.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+Colour = str | None
 
 
 @dataclass(frozen=True)
@@ -21,67 +23,73 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """One value a category; None where there is none. `low`/`high`: the ends of its error bar."""
+class Series:
+    """One value per category, as bars or dots; None where there is none. `low` and `high` are the ends of its error bar.
+
+    pale: drawn wide and pale behind the others, as the clean accuracy is behind the robust one.
+    """
 
     name: str
-    colour: int | None
+    colour: Colour
     values: list[float | None]
     low: list[float | None]
     high: list[float | None]
-    pale: bool = False  # drawn wide and pale behind the others: the clean accuracy behind the robust one
+    pale: bool = False
 
 
 @dataclass(frozen=True)
 class BarChart:
+    """marked: the categories with a tinted ground (the 20 % tail). columns: thin upright bars without names, for many categories.
+    numbers: write the value at the end of each bar. changes: differences by category, written at the right edge. digits: decimals
+    of percentages. limit: the end of the scale, chosen from the values where it is None.
+    """
+
     title: str
     categories: list[str]
-    bars: list[Bars]
+    bars: list[Series]
     rules: list[Rule] = field(default_factory=list)
-    marked: frozenset[int] = frozenset()  # categories with a tinted ground: the 20 % tail
-    columns: bool = False  # thin upright bars without names, for many categories
+    marked: frozenset[int] = frozenset()
+    columns: bool = False
     note: str = ""
-    numbers: bool = False  # write the value at the end of each bar
-    changes: list[float] = field(default_factory=list)  # differences by category, written at the right edge
-    digits: int = 1  # decimals of percentages
-    limit: float | None = None  # end of the scale; None: chosen from the values
+    numbers: bool = False
+    changes: list[float] = field(default_factory=list)
+    digits: int = 1
+    limit: float | None = None
 
     def top(self) -> float:
-        if self.limit is not None:
-            return self.limit
-        values = [v for bars in self.bars for v in [*bars.values, *bars.high] if v is not None]
-        return round_up(max([*values, *(rule.value for rule in self.rules), 1e-6]))
+        return self.limit or _top((v for bars in self.bars for v in [*bars.values, *bars.high]), self.rules)
 
 
 @dataclass(frozen=True)
 class Line:
+    """colour None: one of many lines, in the muted ink. label: written at the line's end. low, high: a band around it."""
+
     name: str
-    colour: int | None  # None: one of many, in the muted ink
+    colour: Colour
     x: list[float]
     y: list[float]
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     strong: bool = False
     dashed: bool = False
-    label: str = ""  # written at the line's end
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class LineChart:
+    """marks: upright dashed lines, (x, label)."""
+
     title: str
     lines: list[Line]
     x_label: str
     rules: list[Rule] = field(default_factory=list)
-    marks: list[tuple[float, str]] = field(default_factory=list)  # upright dashed lines: (x, label)
+    marks: list[tuple[float, str]] = field(default_factory=list)
     note: str = ""
     limit: float | None = None
     digits: int = 1
 
     def top(self) -> float:
-        if self.limit is not None:
-            return self.limit
-        values = [v for line in self.lines for v in [*line.y, *line.high]]
-        return round_up(max([*values, *(rule.value for rule in self.rules), 1e-6]))
+        return self.limit or _top((v for line in self.lines for v in [*line.y, *line.high]), self.rules)
 
     def span(self) -> tuple[float, float]:
         xs = [x for line in self.lines for x in line.x]
@@ -90,21 +98,12 @@ class LineChart:
 
 
 @dataclass(frozen=True)
-class Dots:
-    name: str
-    colour: int | None
-    values: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
-
-
-@dataclass(frozen=True)
 class DotChart:
-    """One row a measure, one dot a group, joined by a thin line: how far apart the groups are in each measure."""
+    """One row per measure, one dot per group, joined by a thin line: how far apart the groups are in each measure."""
 
     title: str
     rows: list[str]
-    dots: list[Dots]
+    dots: list[Series]
     note: str = ""
     limit: float = 1.0
 
@@ -118,7 +117,7 @@ class Matrix:
     columns: list[str]
     values: list[list[float]]
     right: list[int]
-    colour: int
+    colour: Colour
     note: str = ""
 
 
@@ -127,23 +126,28 @@ Chart = BarChart | LineChart | DotChart | Matrix
 
 @dataclass(frozen=True)
 class Figure:
-    """Charts that belong together under one heading; one picture file. `pair`: two side by side where there is room."""
+    """Charts that belong together under one heading; one picture file.
+
+    legend: (name, colour, pale). pair: two charts side by side where there is room.
+    """
 
     key: str
     title: str
     caption: str
     charts: list[Chart]
-    legend: list[tuple[str, int | None, bool]] = field(default_factory=list)  # (name, colour, pale)
+    legend: list[tuple[str, Colour, bool]] = field(default_factory=list)
     pair: bool = False
 
 
-def on_one_scale(charts: Sequence[Chart]) -> list[Chart]:
+def _top(values: Iterable[float | None], rules: Sequence[Rule]) -> float:
+    known = [value for value in values if value is not None]
+    return round_up(max([*known, *(rule.value for rule in rules), 1e-6]))
+
+
+def on_one_scale(charts: Sequence[BarChart] | Sequence[LineChart]) -> list[Chart]:
     """The same scale in panels that are compared by eye."""
-    scaled = [chart for chart in charts if isinstance(chart, (LineChart, BarChart))]
-    top = max((chart.top() for chart in scaled), default=1.0)
-    return [
-        replace(chart, limit=top) if isinstance(chart, (LineChart, BarChart)) else chart for chart in charts
-    ]
+    top = max((chart.top() for chart in charts), default=1.0)
+    return [replace(chart, limit=top) for chart in charts]
 
 
 def round_up(value: float) -> float:
@@ -174,7 +178,8 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     """Positions as near to the wanted ones as can be (least squares), at least `gap` apart, within [low, high] if they fit."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     # With i * gap taken off, "at least gap apart" means "not falling": neighbours that fall are pooled at their mean.
-    pools: list[list[float]] = []  # (sum, count)
+    # A pool is [sum, count].
+    pools: list[list[float]] = []
     for rank, i in enumerate(order):
         pools.append([wanted[i] - rank * gap, 1])
         while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
@@ -191,4 +196,4 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 def share_ticks(top: float, about: int = 5) -> list[tuple[float, str]]:
     """Ticks of a scale of shares, written in percent."""
-    return [(value, f"{100 * value:g}".rstrip()) for value in (round(t, 10) for t in ticks(0, top, about))]
+    return [(value, f"{100 * value:g}") for value in (round(t, 10) for t in ticks(0, top, about))]

@@ -1,28 +1,20 @@
-"""Which charts a comparison has, as descriptions (charts.py) filled from the groups' numbers: those of the final results.
+"""Which charts a comparison has, as descriptions (charts.py) filled from the groups' final results: a new chart goes here.
 
-What is drawn over the epochs stands in evolution.py.
+What is drawn over the epochs stands in training_figures.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cfol_fast.reporting import evolution
-from cfol_fast.reporting.charts import (
-    BarChart,
-    Bars,
-    Chart,
-    DotChart,
-    Dots,
-    Figure,
-    Matrix,
-    Rule,
-    on_one_scale,
-)
-from cfol_fast.reporting.groups import MANY, METRICS, SPLITS, Comparison, Group, Stat, summarise
+from cfol_fast.reporting import training_figures
+from cfol_fast.reporting.charts import BarChart, Chart, DotChart, Figure, Matrix, Rule, Series, on_one_scale
+from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
 from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.accuracy import METRICS, tail_size
 
-MATRIX = 20  # the largest confusion matrix whose cells can be read
+# The largest confusion matrix whose cells can be read.
+MATRIX = 20
 
 
 def build(comparison: Comparison) -> list[Figure]:
@@ -32,26 +24,44 @@ def build(comparison: Comparison) -> list[Figure]:
         class_bars,
         tail_bars,
         class_change,
-        evolution.accuracy_lines,
-        evolution.class_lines,
+        training_figures.accuracy_lines,
+        training_figures.class_lines,
         distribution,
-        evolution.distribution_lines,
+        training_figures.distribution_lines,
         confusion,
     ]
     made = [maker(comparison) for maker in makers]
     return [figure for figure in made if figure is not None]
 
 
-Values = list[float | None]
-
-
-def _ends(stats: Sequence[Stat | None]) -> tuple[Values, Values, Values]:
-    """Values, lower and upper ends, as Bars and Dots take them."""
-    return (
+def _series(name: str, colour: str, stats: Sequence[Stat | None], pale: bool = False) -> Series:
+    return Series(
+        name,
+        colour,
         [stat.mean if stat else None for stat in stats],
         [stat.low if stat else None for stat in stats],
         [stat.high if stat else None for stat in stats],
+        pale,
     )
+
+
+def _robust_classes(groups: Sequence[Group], names: Sequence[str]) -> list[Series]:
+    return [
+        _series(group.label, group.colour, [group.class_stat("robust", name) for name in names])
+        for group in groups
+    ]
+
+
+def class_rules(average: float, worst: float) -> list[Rule]:
+    """The two lines of the paper's bar plots."""
+    return [
+        Rule(average, f"average {percent(average)}", "average"),
+        Rule(worst, f"worst {percent(worst)}", "worst"),
+    ]
+
+
+def _legend(groups: Sequence[Group]) -> list[tuple[str, str | None, bool]]:
+    return [(group.legend, group.colour, False) for group in groups]
 
 
 def _whiskers(comparison: Comparison) -> str:
@@ -87,7 +97,7 @@ def measures(comparison: Comparison) -> Figure | None:
     ]
     if not rows:
         return None
-    dots = [Dots(group.label, group.colour, *_ends([group.stat(*row) for row in rows])) for group in groups]
+    dots = [_series(group.label, group.colour, [group.stat(*row) for row in rows]) for group in groups]
     names = [f"{SPLITS[split]} {METRICS[metric].lower()}" for split, metric in rows]
     return Figure(
         "measures",
@@ -95,53 +105,31 @@ def measures(comparison: Comparison) -> Figure | None:
         "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
         f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
         [DotChart("", names, dots)],
-        [(group.legend, group.colour, False) for group in groups],
+        _legend(groups),
     )
 
 
 def class_bars(comparison: Comparison) -> Figure | None:
-    """The paper's bar plots: a panel a group, the classes in the same order."""
+    """The paper's bar plots: a panel per group, the classes in the same order."""
     groups = _shown(comparison)
     order = comparison.order()
     many = len(order) > MANY
     charts: list[Chart] = []
     for group in groups:
         main = "robust" if group.accuracies("robust") else "clean"
-        bars = []
-        if main == "robust" and group.accuracies("clean"):
-            values, low, high = _ends([group.class_stat("clean", name) for name in order])
-            nothing: Values = [None] * len(order)
-            # In thin columns a second error bar would hide the bar itself.
-            bars.append(
-                Bars(
-                    "clean",
-                    group.colour,
-                    values,
-                    nothing if many else low,
-                    nothing if many else high,
-                    True,
-                )
-            )
-        bars.append(Bars(main, group.colour, *_ends([group.class_stat(main, name) for name in order])))
         average, worst = group.stat(main, "average"), group.stat(main, "worst")
         if average is None or worst is None:
             continue
-        rules = [
-            Rule(average.mean, f"average {percent(average.mean)}", "average"),
-            Rule(worst.mean, f"worst {percent(worst.mean)}", "worst"),
-        ]
-        charts.append(
-            BarChart(
-                group.heading,
-                order,
-                bars,
-                rules,
-                _tail_of(group, order, main),
-                many,
-                group.note,
-                limit=1.0,
-            )
-        )
+        bars = [_series(main, group.colour, [group.class_stat(main, name) for name in order])]
+        if main == "robust" and group.accuracies("clean"):
+            stats = [group.class_stat("clean", name) for name in order]
+            if many:
+                # In thin columns a second error bar would hide the bar itself.
+                stats = [Stat(stat.mean) if stat else None for stat in stats]
+            bars.insert(0, _series("clean", group.colour, stats, pale=True))
+        rules = class_rules(average.mean, worst.mean)
+        tail = _tail_of(group, order, main)
+        charts.append(BarChart(group.heading, order, bars, rules, tail, many, group.note, limit=1.0))
     if not charts:
         return None
     ordered = (
@@ -159,11 +147,11 @@ def class_bars(comparison: Comparison) -> Figure | None:
 
 
 def _tail_of(group: Group, order: Sequence[str], split: str) -> frozenset[int]:
-    """Positions of the group's own ceil(0.2 k) worst classes."""
+    """Positions of the classes in the group's own tail."""
     stats = [
         (stat.mean, place) for place, name in enumerate(order) if (stat := group.class_stat(split, name))
     ]
-    return frozenset(place for _, place in sorted(stats)[: -(-len(stats) // 5)])
+    return frozenset(place for _, place in sorted(stats)[: tail_size(len(stats))])
 
 
 def tail_bars(comparison: Comparison) -> Figure | None:
@@ -172,16 +160,12 @@ def tail_bars(comparison: Comparison) -> Figure | None:
     if len(comparison.classes) <= MANY or not groups:
         return None
     names = comparison.ranked()[: comparison.tail_size]
-    bars = [
-        Bars(group.label, group.colour, *_ends([group.class_stat("robust", name) for name in names]))
-        for group in groups
-    ]
     return Figure(
         "tail",
         f"The {len(names)} weakest classes of {groups[0].label}",
         f"Robust accuracy in percent of the 20 % tail. {_whiskers(comparison)}",
-        [BarChart("", names, bars)],
-        [(group.legend, group.colour, False) for group in groups],
+        [BarChart("", names, _robust_classes(groups, names))],
+        _legend(groups),
     )
 
 
@@ -192,10 +176,6 @@ def class_change(comparison: Comparison) -> Figure | None:
         return None
     order = [
         name for name in comparison.ranked() if any(group.class_stat("robust", name) for group in groups)
-    ]
-    bars = [
-        Bars(group.label, group.colour, *_ends([group.class_stat("robust", name) for name in order]))
-        for group in groups
     ]
     base, focus = comparison.baseline, comparison.focus
     changes = []
@@ -209,8 +189,8 @@ def class_change(comparison: Comparison) -> Figure | None:
         "change",
         "Who gains, who pays",
         caption + _whiskers(comparison),
-        [BarChart("", order, bars, numbers=len(groups) <= 2, changes=changes)],
-        [(group.legend, group.colour, False) for group in groups],
+        [BarChart("", order, _robust_classes(groups, order), numbers=len(groups) <= 2, changes=changes)],
+        _legend(groups),
     )
 
 
@@ -218,23 +198,20 @@ def distribution(comparison: Comparison) -> Figure | None:
     """The class distribution at the end of training, of the groups that learn one."""
     order = comparison.order()
     many = len(order) > MANY
-    digits = evolution.p_digits(comparison)
-    charts: list[Chart] = []
+    digits = training_figures.p_digits(comparison)
+    charts = []
     for group in comparison.groups:
         last = [run.train[-1]["p"] for run in group.counted if run.train and run.train[-1].get("p")]
         last = [p for p in last if len(p) == len(comparison.classes)]
         if not last:
             continue
-        stats = []
-        for name in order:
-            stats.append(summarise([float(p[comparison.classes.index(name)]) for p in last]))
+        by_class = dict(zip(comparison.classes, zip(*last, strict=True), strict=True))
+        bars = _series("p", group.colour, [summarise([float(p) for p in by_class[name]]) for name in order])
         uniform = Rule(1 / len(order), f"uniform {percent(1 / len(order), digits)}", "reference")
+        tail = _tail_of(group, order, "robust")
         charts.append(
-            BarChart(
-                group.heading, order, [Bars("p", group.colour, *_ends(stats))], [uniform],
-                _tail_of(group, order, "robust"), many, group.note, numbers=not many, digits=digits,
-            )
-        )  # fmt: skip
+            BarChart(group.heading, order, [bars], [uniform], tail, many, group.note, not many, digits=digits)
+        )
     if not charts:
         return None
     return Figure(

@@ -6,36 +6,22 @@ the same in every chart and on every page. The first group is the baseline that 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.records import Accuracy, Run, tail_size, wilson
+from cfol_fast.methods import METHODS
+from cfol_fast.reporting.theme import SERIES
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size, wilson
+from cfol_fast.runs.config import flatten
+from cfol_fast.runs.identity import essential_settings
+from cfol_fast.runs.records import Run
 
-METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 SPLITS = {"robust": "Robust", "clean": "Clean"}
-MANY = 30  # more classes than this are drawn as thin sorted columns, and only some by name
-SLOTS = 8  # colours a page has; see theme.SERIES
-_PREFERRED = {"erm": 0, "cfol": 1, "lcvar": 2, "fol": 3, "cvar": 4, "trades": 5, "two-run": 6, "clean": 7}
-# Settings that do not make two runs different methods: where and how a run was carried out.
-_INCIDENTAL = {
-    *("seed", "out", "folder", "device", "threads", "resume", "overwrite", "force", "root", "download"),
-    *(
-        "progress",
-        "tensorboard",
-        "compile",
-        "workers",
-        "path",
-        "config",
-        "log_every",
-        "quiet",
-        "plain",
-        "beton",
-    ),
-}
+# More classes than this are drawn as thin sorted columns, and only some by name.
+MANY = 30
 
 
 @dataclass(frozen=True)
@@ -50,37 +36,37 @@ class Stat:
 
 def summarise(values: Sequence[float], interval: tuple[float, float] | None = None) -> Stat:
     """Mean and sample deviation of several seeds' values; of one value, with its interval."""
-    mean = sum(values) / len(values)
-    if len(values) > 1:
-        deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    mean, deviation = mean_deviation(values)
+    if deviation is not None:
         return Stat(mean, deviation, max(0.0, mean - deviation), min(1.0, mean + deviation))
     return Stat(mean, None, *interval) if interval else Stat(mean)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration over seeds."""
+    """The runs of one configuration over seeds.
+
+    shown: (clean, robust) of each run that has accuracies. partial: what these are when no run has a test result, such as
+    "hold-out, epoch 7 of 12".
+    """
 
     label: str
     method: str
-    colour: int
+    colour: str
     runs: list[Run]
-    shown: list[tuple[Accuracy | None, Accuracy | None]] = field(default_factory=list)  # (clean, robust)
-    partial: str = ""  # what the accuracies are when no run has a test result: "hold-out, epoch 7 of 12"
+    shown: list[tuple[Accuracy | None, Accuracy | None]] = field(default_factory=list)
+    partial: str = ""
 
     def accuracies(self, split: str) -> list[Accuracy]:
-        which = 0 if split == "clean" else 1
-        return [pair[which] for pair in self.shown if pair[which] is not None]  # type: ignore[misc]
+        found = [clean if split == "clean" else robust for clean, robust in self.shown]
+        return [accuracy for accuracy in found if accuracy is not None]
 
     def stat(self, split: str, metric: str) -> Stat | None:
         """The metric ("average", "tail", "worst") over the seeds, None when no run has it."""
         found = self.accuracies(split)
         if not found:
             return None
-        interval = None
-        if len(found) == 1:
-            interval = _interval(found[0], metric)
-        return summarise([accuracy.metric(metric) for accuracy in found], interval)
+        return summarise([accuracy.metric(metric) for accuracy in found], _interval(found[0], metric))
 
     def class_stat(self, split: str, name: str) -> Stat | None:
         found = [accuracy for accuracy in self.accuracies(split) if name in accuracy.per_class]
@@ -97,17 +83,13 @@ class Group:
         return found[0].count if found else {}
 
     @property
-    def seeds(self) -> list[str]:
-        return [str(run.seed) if run.seed is not None else "?" for run in self.runs]
-
-    @property
     def tested(self) -> bool:
         return not self.partial
 
     @property
     def counted(self) -> list[Run]:
         """The runs the group's numbers come from: those with a test result, or all when none has one."""
-        return [run for run in self.runs if run.tested or run.clean is not None] or self.runs
+        return _with_test_result(self.runs) or self.runs
 
     @property
     def heading(self) -> str:
@@ -125,12 +107,17 @@ class Group:
         return f"Unfinished: {self.partial}" if self.partial else ""
 
 
+def _with_test_result(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.robust is not None or run.clean is not None]
+
+
 def _interval(accuracy: Accuracy, metric: str) -> tuple[float, float] | None:
     if metric == "worst":
         return accuracy.interval.get(accuracy.worst_class)
     if metric == "average" and accuracy.count:
         return wilson(accuracy.average, sum(accuracy.count.values()))
-    return None  # the tail is a mean of chosen classes: it has no simple interval
+    # The tail is a mean of chosen classes: it has no simple interval.
+    return None
 
 
 @dataclass(frozen=True)
@@ -201,8 +188,9 @@ def compare(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
     families: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         families.setdefault(_identity(run), []).append(run)
-    members = sorted(families.values(), key=lambda family: _is_baseline(family[0], baseline))
-    if baseline is not None and not _is_first(members[0][0], baseline):
+    # Sorting is stable: the baseline comes first and the others keep the order they were given in.
+    members = sorted(families.values(), key=lambda family: not is_baseline(family[0], baseline))
+    if baseline is not None and not is_baseline(members[0][0], baseline):
         known = ", ".join(sorted({run.method for run in runs}))
         raise InputError(f"no run of the baseline {baseline!r} among the runs given; there are: {known}")
     labels = _labels(members)
@@ -223,43 +211,22 @@ def _few(names: Sequence[str]) -> str:
     return f"{len(names)} ({', '.join(names[:3])}...)" if len(names) > 3 else ", ".join(names)
 
 
-def _is_first(run: Run, baseline: str) -> bool:
-    return baseline in (run.method, run.title)
+def is_baseline(run: Run, baseline: str | None) -> bool:
+    """Whether the run is of the method, or has the title, that `baseline` names; without a name, the table of methods says."""
+    if baseline is not None:
+        return baseline in (run.method, run.title)
+    return run.method in METHODS and METHODS[run.method].baseline
 
 
-def _is_baseline(run: Run, baseline: str | None) -> bool:
-    """Sort key: False (the baseline) before True; sorting is stable, so the rest keeps the order it was given in."""
-    return not (_is_first(run, baseline) if baseline else run.method == "erm")
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """The configuration flattened to dotted keys."""
-    flat: dict[str, Any] = {}
-
-    def walk(tree: Mapping[str, Any], prefix: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, Mapping):
-                walk(value, f"{prefix}{key}.")
-            else:
-                flat[f"{prefix}{key}"] = value
-
-    walk(run.config, "")
-    return flat
-
-
-def is_essential(key: str) -> bool:
-    """Whether a setting makes runs different methods, rather than say where and how a run was carried out."""
-    return key.split(".")[-1] not in _INCIDENTAL and not key.startswith("checkpoint.")
-
-
-def _essential(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in settings(run).items() if is_essential(key)}
+def _settings(run: Run) -> dict[str, Any]:
+    """What is computed, apart from the seed: runs that agree in it are one group."""
+    return {key: value for key, value in essential_settings(run.config).items() if key != "seed"}
 
 
 def _identity(run: Run) -> tuple[Any, ...]:
     # A run that was stopped has no title of its own: its settings tell where it belongs.
     title = run.title if not run.config else ""
-    return (run.method, title, run.model, repr(sorted(_essential(run).items(), key=lambda item: item[0])))
+    return run.method, title, run.model, repr(sorted(_settings(run).items()))
 
 
 def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
@@ -270,14 +237,15 @@ def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
 
 def _distinction(run: Run, same: Sequence[Run]) -> str:
     """The settings that tell a run from others of its method: those that differ from what most of them have."""
-    mine, others = _essential(run), [_essential(other) for other in same]
+    mine, others = _settings(run), [_settings(other) for other in same]
     keys = sorted({key for values in others for key in values})
     counts = {key: Counter(repr(values.get(key)) for values in others) for key in keys}
     different = [key for key in keys if len(counts[key]) > 1]
     unusual = [key for key in different if repr(mine.get(key)) != counts[key].most_common(1)[0][0]]
     # A run that is usual in everything is named by the setting that was varied most.
     shown = unusual[:3] or sorted(different, key=lambda key: -len(counts[key]))[:1]
-    return ", ".join(f"{key.split('.')[-1]} {mine.get(key)}" for key in shown) or run.path.name
+    values = flatten(run.config)
+    return ", ".join(f"{key.split('.')[-1]} {values.get(key)}" for key in shown) or run.path.name
 
 
 def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
@@ -297,36 +265,42 @@ def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
     ]
 
 
-def _colours(methods: Sequence[str]) -> list[int]:
-    """A slot for each group: the method's own where it is free, else the next free one.
+def _colours(methods: Sequence[str]) -> list[str]:
+    """A colour for each group: the method's own where it is free, else the next free one.
 
     More groups than colours share them by method: a colour that came round again would join what does not belong together.
     """
-    if len(methods) > SLOTS:
+    palette = list(SERIES)
+    if len(methods) > len(palette):
         names = list(dict.fromkeys(methods))
-        shared = _colours(names[:SLOTS])
-        return [shared[names.index(method) % SLOTS] for method in methods]
-    taken: list[int] = []
+        shared = _colours(names[: len(palette)])
+        return [shared[names.index(method) % len(palette)] for method in methods]
+    taken: list[str] = []
     for method in methods:
-        wish = _PREFERRED.get(method.removesuffix("-at"))
-        free = [slot for slot in range(SLOTS) if slot not in taken]
-        # Unknown methods leave the best known colours to the methods that own them.
-        rest = [slot for slot in free if slot > 1] or free or [len(taken) % SLOTS]
-        taken.append(wish if wish is not None and wish in free else rest[0])
+        own = method_colour(method)
+        free = [colour for colour in palette if colour not in taken]
+        # The first two belong to methods that nearly every page shows: others take them last.
+        spare = [colour for colour in free if colour not in palette[:2]] or free
+        taken.append(own if own in free else spare[0])
     return taken
 
 
-def _group(label: str, colour: int, runs: Sequence[Run]) -> Group:
-    tested = [run for run in runs if run.tested or run.clean is not None]
-    if tested:
-        return Group(label, runs[0].method, colour, list(runs), [(run.clean, run.robust) for run in tested])
+def method_colour(method: str | None) -> str | None:
+    """The colour of the method's row; None for a method without one."""
+    return METHODS[method].colour if method in METHODS else None
+
+
+def _group(label: str, colour: str, runs: Sequence[Run]) -> Group:
+    method = runs[0].method
+    if tested := _with_test_result(runs):
+        return Group(label, method, colour, list(runs), [(run.clean, run.robust) for run in tested])
     shown = []
-    partial = ""
+    partial = "no validation yet"
     for run in runs:
         if run.validation:
             last = run.validation[-1]
             shown.append((last["clean"], last["robust"]))
-            split = {"holdout": "hold-out"}.get(str(last.get("split")), str(last.get("split")))
+            split = "hold-out" if last.get("split") == "holdout" else str(last.get("split"))
             planned = run.epochs[1]
             partial = f"{split}, epoch {last.get('epoch')}" + (f" of {planned}" if planned else "")
-    return Group(label, runs[0].method, colour, list(runs), shown, partial or "no validation yet")
+    return Group(label, method, colour, list(runs), shown, partial)

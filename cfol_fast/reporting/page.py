@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from cfol_fast.reporting import figures, gallery, svg, tables, theme
+from cfol_fast.reporting import gallery, svg
 from cfol_fast.reporting.charts import Figure
-from cfol_fast.reporting.groups import METRICS, Comparison, Group, is_essential, settings
-from cfol_fast.reporting.tables import Table
+from cfol_fast.reporting.groups import Comparison
+from cfol_fast.reporting.picture_files import PAIR, WIDE
+from cfol_fast.reporting.table import Cell, Row, Table
+from cfol_fast.reporting.theme import page_css, variable
 from cfol_fast.reporting.wording import (
     NARROW,
     attack_phrase,
@@ -21,28 +24,41 @@ from cfol_fast.reporting.wording import (
     run_state,
     setting_phrase,
 )
+from cfol_fast.runs.accuracy import METRICS
+from cfol_fast.runs.config import flatten
+from cfol_fast.runs.identity import is_incidental
 
-WIDE, PAIR, NARROW_WIDTH = 1010.0, 478.0, 342.0  # px a drawing gets in the page's layout
+# The width of a drawing on a phone, in px.
+PHONE = 342.0
+# More methods than these are rows of the comparison table instead of columns.
+MANY_METHODS = 6
 
-MANY_METHODS = 6  # more than these are rows of the comparison table instead of columns
+
+@dataclass(frozen=True)
+class Part:
+    """The runs on one data set. prefix: keeps ids and file names apart on a page with several parts, empty otherwise."""
+
+    comparison: Comparison
+    tables: Sequence[Table]
+    figures: Sequence[Figure]
+    prefix: str
 
 
 def render(
-    comparisons: Sequence[Comparison],
-    title: str = "",
-    extra: Sequence[Table] = (),
-    extra_figures: Sequence[Figure] = (),
-    pictures: Mapping[str, str] | None = None,
+    parts: Sequence[Part],
+    title: str,
+    extra: Sequence[Table],
+    extra_figures: Sequence[Figure],
+    pictures: Mapping[str, str],
 ) -> str:
-    """The page. `pictures`: figure key -> address of its picture file beside the page; `extra` and `extra_figures`: shown
-    before everything else of the first part."""
+    """The page. extra, extra_figures: shown before everything else of the first part. pictures: key of a figure -> address of its
+    picture file beside the page."""
     before = "".join(_table_section(table) for table in extra)
-    before += "".join(_figure_section(drawn, f"extra-{drawn.key}", pictures or {}) for drawn in extra_figures)
-    parts = [
-        _part(comparison, number, len(comparisons), before if number == 0 else "", pictures or {})
-        for number, comparison in enumerate(comparisons)
+    before += "".join(_figure_section(drawn, f"extra-{drawn.key}", pictures) for drawn in extra_figures)
+    articles = [
+        _article(part, before if part is parts[0] else "", pictures, part is parts[0]) for part in parts
     ]
-    name = title or headline(comparisons[0])[0]
+    name = title or headline(parts[0].comparison)[0]
     theme_buttons = "".join(
         f'<label><input type="radio" name="theme" id="theme-{key}"{" checked" if key == "auto" else ""}>{text}</label>'
         for key, text in (("auto", "Auto"), ("light", "Light"), ("dark", "Dark"))
@@ -50,10 +66,10 @@ def render(
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(name)}</title>\n<style>\n{theme.css()}</style>\n</head>\n<body>\n'
+        f'<link rel="icon" href="data:,">\n<title>{escape(name)}</title>\n<style>\n{page_css()}</style>\n</head>\n<body>\n'
         f'<header class="top"><fieldset class="theme" aria-label="Colours">{theme_buttons}</fieldset>'
         f"{f'<p class=kicker>{escape(title)}</p>' if title else ''}</header>\n"
-        f"<main>\n{''.join(parts)}</main>\n"
+        f"<main>\n{''.join(articles)}</main>\n"
         "<footer>Written by cfol-fast report from the runs' own files: result.json, metrics.jsonl, config.json, gallery.json and saved "
         "evaluations.</footer>\n</body>\n</html>\n"
     )
@@ -64,35 +80,25 @@ def prose(text: str) -> str:
     return escape(text).replace(" %", f"{NARROW}%")
 
 
-def part_key(number: int, count: int, key: str) -> str:
-    """Names of figures and tables are unique on a page with several parts."""
-    return f"part{number + 1}-{key}" if count > 1 else key
-
-
-def _part(comparison: Comparison, number: int, count: int, before: str, pictures: Mapping[str, str]) -> str:
+def _article(part: Part, before: str, pictures: Mapping[str, str], is_first: bool) -> str:
+    comparison = part.comparison
     first, second = headline(comparison)
-    level = "h1" if number == 0 else "h2"
+    level = "h1" if is_first else "h2"
     top = (
         f'<p class="kicker">{escape(setting_phrase(comparison))}</p><{level}>{escape(first)}</{level}>'
         f'<p class="lead">{escape(second)}</p>{_notices(comparison)}{_cards(comparison)}'
     )
-    made = {table.key: table for table in tables.build(comparison)}
-    main = made["comparison"]
+    main, *others = part.tables
     if len(main.columns) > MANY_METHODS:
         main = main.transposed("Method")
     blocks = [before, _table_section(main)]
-    drawn = figures.build(comparison)
-    blocks += [_figure_section(figure, part_key(number, count, figure.key), pictures) for figure in drawn]
+    blocks += [_figure_section(figure, part.prefix + figure.key, pictures) for figure in part.figures]
     blocks.append(_gallery_section(comparison))
-    blocks += [
-        _table_section(made[key]) for key in ("evaluations", "checkpoints", "classes", "runs") if key in made
-    ]
+    blocks += [_table_section(table) for table in others]
     blocks += [_configuration(comparison), _versions(comparison)]
-    article = f'<article id="report"{" class=part" if number else ""}>{top}{"".join(blocks)}</article>\n'
+    article = f'<article id="report"{"" if is_first else " class=part"}>{top}{"".join(blocks)}</article>\n'
     # Text is escaped and holds no quotation mark, so this finds the ids of elements alone.
-    return re.sub(
-        r' id="(?!part\d)([^"]+)"', lambda found: f' id="{part_key(number, count, found[1])}"', article
-    )
+    return re.sub(r' id="(?!part\d)([^"]+)"', rf' id="{part.prefix}\1"', article)
 
 
 def _notices(comparison: Comparison) -> str:
@@ -130,25 +136,22 @@ def _cards(comparison: Comparison) -> str:
         after = focus.stat("robust", metric) if focus is not None else None
         if before is None:
             continue
-        name = METRICS[metric]
         if after is None or focus is None:
             who = base.worst_class("robust") if metric == "worst" else base.label
-            body = f'<div class="change">{percent(before.mean)}<span class="unit">%</span></div>'
-            cards.append(
-                f'<div class="card"><div class="what"><span>{prose(name)}</span><span class="who">{escape(who)}</span></div>{body}</div>'
+            numbers, delta = percent(before.mean), ""
+        else:
+            worst = dict.fromkeys([base.worst_class("robust"), focus.worst_class("robust")])
+            who = ", then ".join(worst) if metric == "worst" else ""
+            numbers = (
+                f'<span class="from">{percent(before.mean)}</span><span class="arrow">→</span>'
+                f'<span style="color:{variable(focus.colour)}">{percent(after.mean)}</span>'
             )
-            continue
-        change = after.mean - before.mean
-        tone = "" if points(change) == "0.0" else "good" if change > 0 else "bad"
-        who = ""
-        if metric == "worst":
-            worst = base.worst_class("robust"), focus.worst_class("robust")
-            who = worst[0] if worst[0] == worst[1] else f"{worst[0]}, then {worst[1]}"
+            change = points(after.mean - before.mean)
+            tone = {"+": " good", "−": " bad"}.get(change[0], "")
+            delta = f'<div class="delta{tone}">{change} points</div>'
         cards.append(
-            f'<div class="card"><div class="what"><span>{prose(name)}</span><span class="who">{escape(who)}</span></div>'
-            f'<div class="change"><span class="from">{percent(before.mean)}</span><span class="arrow">→</span>'
-            f'<span style="color:var(--s{focus.colour})">{percent(after.mean)}</span><span class="unit">%</span></div>'
-            f'<div class="delta {tone}">{points(change)} points</div></div>'
+            f'<div class="card"><div class="what"><span>{prose(METRICS[metric])}</span><span class="who">{escape(who)}</span></div>'
+            f'<div class="change">{numbers}<span class="unit">%</span></div>{delta}</div>'
         )
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
@@ -171,7 +174,7 @@ def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> st
     legend = ""
     if figure.legend:
         items = "".join(
-            f'<li><i style="background:var(--{"faint" if colour is None else f"s{colour}"}){";opacity:.35" if pale else ""}"></i>'
+            f'<li><i style="background:{variable(colour)}{";opacity:.35" if pale else ""}"></i>'
             f"{escape(name)}</li>"
             for name, colour, pale in figure.legend
         )
@@ -180,11 +183,12 @@ def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> st
     for number, chart in enumerate(figure.charts):
         note = f' <span class="note">{escape(chart.note)}</span>' if chart.note else ""
         title = f"<h3>{escape(chart.title)}{note}</h3>" if chart.title or note else ""
-        drawings = svg.draw(chart, PAIR if figure.pair else WIDE, "wide") + svg.draw(
-            chart, NARROW_WIDTH, "narrow"
+        widths = {"wide": PAIR if figure.pair else WIDE, "narrow": PHONE}
+        drawings = "".join(
+            svg.draw(chart, width).svg(kind, chart.title or figure.title) for kind, width in widths.items()
         )
         panels += f'<div class="panel" data-chart="{key}-{number}">{title}{drawings}</div>'
-    files = f'<p class="files"><a href="{escape(pictures[key])}">PNG</a></p>' if key in pictures else ""
+    files = f'<p class="files"><a href="{escape(pictures[key])}">SVG</a></p>' if key in pictures else ""
     return (
         f'<section id="{key}"><h2>{escape(figure.title)}</h2><p class="caption">{prose(figure.caption)}</p>'
         f'<div class="figure">{legend}<div class="panels{" pair" if figure.pair else ""}">{panels}</div></div>{files}</section>'
@@ -198,7 +202,7 @@ def _gallery_section(comparison: Comparison) -> str:
         if found is None:
             continue
         items = "".join(_example(example, found.class_name) for example in found.examples)
-        name = f'<i style="background:var(--s{group.colour})"></i>{escape(group.label)}: {escape(found.class_name)}'
+        name = f'<i style="background:{variable(group.colour)}"></i>{escape(group.label)}: {escape(found.class_name)}'
         blocks.append(
             f'<div class="panel"><ul class="legend"><li>{name}</li></ul><div class="gallery">{items}</div></div>'
         )
@@ -227,57 +231,45 @@ def _example(example: gallery.Example, class_name: str) -> str:
     )
 
 
-def _show(key: str, value: object) -> str:
+def _setting_text(key: str, value: object) -> str:
     if isinstance(value, float):
         # Only sizes of perturbations are quoted in 255ths.
         return radius(value) if key.split(".")[-1] in ("eps", "step") else f"{value:g}"
     return "–" if value is None else str(value)
 
 
-def _columns(comparison: Comparison) -> list[tuple[Group, dict[str, object]]]:
-    return [(group, settings(group.runs[0])) for group in comparison.groups]
+def _words_table(
+    key: str, title: str, stub: str, columns: list[str], rows: Mapping[str, Sequence[str]]
+) -> str:
+    lines = [Row([name], [Cell(text) for text in texts]) for name, texts in rows.items()]
+    table = Table(key, title, "", [stub], columns, lines, words=True)
+    return f'<div class="figure">{table.html()}</div>'
 
 
 def _configuration(comparison: Comparison) -> str:
-    columns = _columns(comparison)
-    keys = list(dict.fromkeys(key for _, values in columns for key in values))
+    settings = [flatten(group.runs[0].config) for group in comparison.groups]
+    keys = list(dict.fromkeys(key for values in settings for key in values))
     if not keys:
         return ""
-
-    def row(key: str) -> tables.Row:
-        return tables.Row(
-            [key], [tables.Cell(_show(key, values[key]) if key in values else "–") for _, values in columns]
-        )
-
-    labels = [group.label for group, _ in columns]
-    different = [
-        key for key in keys if is_essential(key) and len({repr(values.get(key)) for _, values in columns}) > 1
-    ]
+    labels = [group.label for group in comparison.groups]
+    rows = {key: [_setting_text(key, values.get(key)) for values in settings] for key in keys}
+    different = {
+        key: texts
+        for key, texts in rows.items()
+        if len({repr(values.get(key)) for values in settings}) > 1
+        and key != "seed"
+        and not is_incidental(key)
+    }
     body = ""
+    text = "Every method has the same settings."
     if different:
-        table = Table(
-            "settings-different",
-            "Settings that differ",
-            "",
-            ["Setting"],
-            labels,
-            [row(key) for key in different],
-            words=True,
-        )
-        body = f'<div class="figure">{table.html()}</div>'
-    table = Table("settings", "All settings", "", ["Setting"], labels, [row(key) for key in keys], words=True)
-    body += f'<details><summary>All {len(keys)} settings</summary><div class="figure">{table.html()}</div></details>'
-    text = (
-        "The settings that differ between the methods come first."
-        if different
-        else "Every method has the same settings."
-    )
-    seeds = (
-        " Of several seeds, the first run's."
-        if any(len(group.runs) > 1 for group in comparison.groups)
-        else ""
-    )
-    return f'<section id="configuration"><h2>Configuration</h2><p class="caption">{text}{seeds}</p>{body}</section>'
+        body = _words_table("settings-different", "Settings that differ", "Setting", labels, different)
+        text = "The settings that differ between the methods come first."
+    if any(len(group.runs) > 1 for group in comparison.groups):
+        text += " Of several seeds, the first run's."
+    everything = _words_table("settings", "All settings", "Setting", labels, rows)
+    body += f"<details><summary>All {len(keys)} settings</summary>{everything}</details>"
+    return f'<section id="configuration"><h2>Configuration</h2><p class="caption">{text}</p>{body}</section>'
 
 
 def _versions(comparison: Comparison) -> str:
@@ -288,6 +280,6 @@ def _versions(comparison: Comparison) -> str:
                 found.setdefault(name, {}).setdefault(str(version))
     if not found:
         return ""
-    rows = [tables.Row([name], [tables.Cell(", ".join(versions))]) for name, versions in found.items()]
-    table = Table("versions", "Versions", "", ["Part"], ["Version"], rows, words=True)
-    return f'<section id="versions"><h2>Versions</h2><p class="caption">What the runs were made with.</p><div class="figure">{table.html()}</div></section>'
+    rows = {name: [", ".join(versions)] for name, versions in found.items()}
+    body = _words_table("versions", "Versions", "Part", ["Version"], rows)
+    return f'<section id="versions"><h2>Versions</h2><p class="caption">What the runs were made with.</p>{body}</section>'

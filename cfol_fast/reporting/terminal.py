@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.reporting import tables
-from cfol_fast.reporting.groups import Comparison, Group, compare
+from cfol_fast.reporting.groups import MANY, Comparison, Group, compare
+from cfol_fast.reporting.theme import TERMINAL
 from cfol_fast.reporting.wording import percent, points
 from cfol_fast.runs.records import Run, load_run, run_from_result
 
 Result = Mapping[str, Any] | Run | Path | str
-_BASIC = (90, 94, 33, 36, 35, 95, 32, 34)  # terminal colours nearest to theme.SERIES
 _RED, _GREEN, _BOLD, _DIM, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -54,7 +54,7 @@ def comparison_table(*results: Result, colour: bool | None = None, width: int | 
 
 
 def terminal_bars(*results: Result, colour: bool | None = None, width: int | None = None) -> str:
-    """Robust accuracy by class as bars, a block a class, with each group's average and worst class below."""
+    """Robust accuracy by class as bars, a block per class, with each group's average and worst class below."""
     comparison = as_comparison(results)
     groups = [group for group in comparison.groups if group.accuracies("robust")]
     if not groups:
@@ -62,7 +62,7 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
     paint = wants_colour() if colour is None else colour
     room = min(width or shutil.get_terminal_size((80, 24)).columns, 100)
     names = comparison.ranked()
-    shown = names if len(names) <= 30 else names[: comparison.tail_size]
+    shown = names if len(names) <= MANY else names[: comparison.tail_size]
     name_room = min(max(len(name) for name in shown), 16)
     label_room = max(len(group.label) for group in groups)
     bar_room = max(10, room - name_room - label_room - 18)
@@ -82,7 +82,7 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
                 change = f"{points(stat.mean - before.mean):>6}"
                 if paint and stat.mean != before.mean:
                     change = (_GREEN if stat.mean > before.mean else _RED) + change + _END
-            text = f"\x1b[{_BASIC[group.colour]}m{bar}{_END}" if paint else bar
+            text = f"\x1b[{TERMINAL[group.colour]}m{bar}{_END}" if paint else bar
             start = name[:name_room].ljust(name_room) if number == 0 else " " * name_room
             lines.append(
                 f"{start}  {group.label:<{label_room}}  {text} {percent(stat.mean):>5} {change}".rstrip()

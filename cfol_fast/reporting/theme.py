@@ -1,22 +1,23 @@
-"""Colours and typography. The page gets them as CSS variables (light and dark), the pictures take the light ones."""
+"""Colours and style sheets. The page gets the colours as CSS variables, light and dark; a picture file has the light ones in place."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-STYLE_SHEET = Path(__file__).with_name("page.css")
-
-# Series colours by slot (groups._PREFERRED says which method owns which): light, dark. ERM is the quiet baseline, CFOL the accent.
-SERIES = (
-    ("#7d8797", "#98a3b5"),
-    ("#3d4fd1", "#8f9dff"),
-    ("#c77700", "#f0ae4b"),
-    ("#0b8f7a", "#3fc9b0"),
-    ("#a34fb8", "#d194e4"),
-    ("#c2436b", "#f288ab"),
-    ("#5d8a1d", "#a2cc62"),
-    ("#2f86b7", "#74bfe8"),
-)
+# The colours of the series, light and dark. A method's row says which is its own: ERM is the quiet baseline, CFOL the accent.
+SERIES = {
+    "slate": ("#7d8797", "#98a3b5"),
+    "indigo": ("#3d4fd1", "#8f9dff"),
+    "amber": ("#c77700", "#f0ae4b"),
+    "teal": ("#0b8f7a", "#3fc9b0"),
+    "violet": ("#a34fb8", "#d194e4"),
+    "rose": ("#c2436b", "#f288ab"),
+    "green": ("#5d8a1d", "#a2cc62"),
+    "blue": ("#2f86b7", "#74bfe8"),
+}
+# The nearest colours of a terminal, as its escape codes number them.
+TERMINAL = dict(zip(SERIES, (90, 94, 33, 36, 35, 95, 32, 34), strict=True))
 INK = {
     "page": ("#fcfbf9", "#13151b"),
     "card": ("#ffffff", "#1b1e26"),
@@ -31,20 +32,33 @@ INK = {
     "tail": ("#fbeceb", "#33212a"),
     "onfill": ("#ffffff", "#10131a"),
 }
-
-_VARIABLES = {
-    theme: "".join(f"--{name}:{pair[theme]};" for name, pair in INK.items())
-    + "".join(f"--s{slot}:{pair[theme]};" for slot, pair in enumerate(SERIES))
-    for theme in (0, 1)
-}
+_COLOURS = {**INK, **SERIES}
 
 
-def css() -> str:
-    """The whole style sheet. Dark follows the system unless the reader chose with the buttons, which need no script."""
+def variable(colour: str | None) -> str:
+    """A colour as the page's style sheet knows it; None is the muted ink of what has no series."""
+    return f"var(--{colour or 'faint'})"
+
+
+def in_light_colours(text: str) -> str:
+    """SVG or CSS with every variable replaced by its colour on white, for programs that know no CSS variables."""
+    return re.sub(r"var\(--(\w+)\)", lambda found: _COLOURS[found[1]][0], text)
+
+
+def chart_css() -> str:
+    return _sheet("chart.css")
+
+
+def page_css() -> str:
+    """The page's style sheet. Dark follows the system unless the reader chose with the buttons, which need no script."""
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _COLOURS.items()) for i in (0, 1))
     return (
-        f":root{{color-scheme:light;{_VARIABLES[0]}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root{{color-scheme:dark;{_VARIABLES[1]}}}}}\n"
-        f":root:has(#theme-light:checked){{color-scheme:light;{_VARIABLES[0]}}}\n"
-        f":root:has(#theme-dark:checked){{color-scheme:dark;{_VARIABLES[1]}}}\n"
-        + STYLE_SHEET.read_text("utf-8")
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"
+        f":root:has(#theme-light:checked){{color-scheme:light;{light}}}\n"
+        f":root:has(#theme-dark:checked){{color-scheme:dark;{dark}}}\n" + _sheet("page.css") + chart_css()
     )
+
+
+def _sheet(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")

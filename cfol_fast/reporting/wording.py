@@ -8,7 +8,8 @@ from typing import Any
 from cfol_fast.reporting.groups import Comparison, Group, Stat
 from cfol_fast.runs.records import Run
 
-NARROW = "\u202f"  # narrow no-break space, between a number and its unit
+# Narrow no-break space, between a number and its unit.
+NARROW = "\u202f"
 MINUS = "\u2212"
 
 
@@ -17,24 +18,20 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}"
 
 
-def points(difference: float) -> str:
+def points(difference: float, digits: int = 1) -> str:
     """A difference of shares in percentage points, always with its sign: +29.0, −3.1, 0.0."""
-    text = f"{abs(100 * difference):.1f}"
-    if text == "0.0":
+    text = f"{abs(100 * difference):.{digits}f}"
+    if float(text) == 0:
         return text
     return ("+" if difference > 0 else MINUS) + text
 
 
-def stat_text(stat: Stat | None) -> str:
+def stat_text(stat: Stat | None, digits: int = 1) -> str:
     if stat is None:
         return "–"
     if stat.deviation is None:
-        return percent(stat.mean)
-    return f"{percent(stat.mean)} ± {percent(stat.deviation)}"
-
-
-def with_unit(stat: Stat) -> str:
-    return f"{stat_text(stat)}{NARROW}%"
+        return percent(stat.mean, digits)
+    return f"{percent(stat.mean, digits)} ± {percent(stat.deviation, digits)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -78,7 +75,7 @@ def attack_phrase(attack: Mapping[str, Any]) -> str:
 
 
 def setting_phrase(comparison: Comparison) -> str:
-    """'fashion-mini · demo-cnn · PGD-20, ε = 0.1 · 300 test images a class'."""
+    """'fashion-mini · demo-cnn · PGD-20, ε = 0.1 · 300 test images per class'."""
     runs = [run for group in comparison.groups for run in group.runs]
     parts = [
         comparison.dataset,
@@ -90,7 +87,7 @@ def setting_phrase(comparison: Comparison) -> str:
         if group.tested and counts:
             low, high = min(counts), max(counts)
             size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            parts.append(f"{size} test images a class")
+            parts.append(f"{size} test images per class")
             break
     return " · ".join(parts)
 

@@ -12,8 +12,7 @@ from cfol_fast import reporting
 from tests.reporting.browser import Browser, program
 from tests.reporting.synthetic_runs import make_run
 
-# One browser serves all tests of this file, so they stay on one worker.
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.browser
 
 CHARTS = """[...document.querySelectorAll('[data-chart]')].map(panel => {
   const shown = [...panel.querySelectorAll('svg')].filter(svg => getComputedStyle(svg).display !== 'none');

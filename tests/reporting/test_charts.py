@@ -1,15 +1,16 @@
-"""Chart descriptions hold the files' numbers, and both drawings of a description show all of it."""
+"""Chart descriptions hold the files' numbers, and the drawing of a description shows all of it, on the page and as a picture."""
 
 from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cfol_fast.reporting import figures, png, svg
+from cfol_fast.reporting import figures, picture_files, svg, theme
 from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.wording import percent
@@ -135,7 +136,7 @@ def numbers_in(chart):
 @pytest.mark.parametrize("width", [1010, 342])
 def test_each_value_of_a_chart_is_named_in_its_drawing(drawn, key, width):
     for chart in drawn[key].charts:
-        text = svg.draw(chart, width, "wide")
+        text = svg.draw(chart, width).svg("wide", "chart")
         titles = re.findall(r"<title>([^<]*)</title>", text)
         named = " ".join(titles)
         for value in numbers_in(chart):
@@ -147,7 +148,7 @@ def test_each_value_of_a_chart_is_named_in_its_drawing(drawn, key, width):
 def test_drawings_stay_inside_their_frame(drawn, key):
     for chart in drawn[key].charts:
         for width in (1010.0, 478.0, 342.0):
-            text = svg.draw(chart, width, "wide")
+            text = svg.draw(chart, width).svg("wide", "chart")
             height = float(re.search(r'viewBox="0 0 \S+ (\d+)"', text).group(1))
             for x, y, w, h in re.findall(
                 r'<rect[^>]*? x="([\d.-]+)" y="([\d.-]+)" width="([\d.-]+)" height="([\d.-]+)"', text
@@ -156,25 +157,55 @@ def test_drawings_stay_inside_their_frame(drawn, key):
                 assert -0.2 <= float(y) <= float(y) + float(h) <= height + 0.2
 
 
-def test_pictures_are_drawn_from_the_description_that_the_page_uses(drawn, tmp_path):
-    for figure in drawn.values():
-        path = png.write(figure, tmp_path / f"{figure.key}.png")
-        image = np.asarray(Image.open(path).convert("RGB"))
-        assert image.shape[1] == 1600
-        assert (image < 250).any(axis=2).mean() > 0.01  # not an empty sheet
+def pixels(text):
+    return np.asarray(Image.open(io.BytesIO(picture_files.png(text))).convert("RGB")).astype(int)
 
 
-def test_a_changed_description_is_a_changed_picture(drawn, tmp_path):
-    from dataclasses import replace
+def share_of(colour, image):
+    """The share of an image's pixels that have a colour such as #3d4fd1, or nearly so."""
+    wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    return (abs(image - wanted).max(axis=2) <= 3).mean()
 
+
+@pytest.mark.parametrize("key", sorted(EVERYTHING))
+def test_a_picture_holds_every_drawing_of_its_figure_with_its_colours_in_place(drawn, key):
+    figure = drawn[key]
+    text = picture_files.drawing(figure)
+    assert "var(" not in text
+    width = picture_files.PAIR if figure.pair else picture_files.WIDE
+    for chart in figure.charts:
+        assert theme.in_light_colours("".join(svg.draw(chart, width).parts)) in text
+    for name, _, _ in figure.legend:
+        assert f">{name}</text>" in text
+
+
+def test_a_png_shows_the_colours_of_the_series(drawn):
+    image = pixels(picture_files.drawing(drawn["classes"]))
+    for method in ("slate", "indigo"):
+        assert share_of(theme.SERIES[method][0], image) > 0.02
+    assert share_of(theme.INK["worst"][0], image) > 0.0005
+
+
+def test_a_png_shows_headings_and_labels_without_fonts_of_the_system(drawn):
+    figure = drawn["classes"]
+    text = picture_files.drawing(figure)
+    whole = pixels(text)
+    for word in (figure.title, *FASHION, "average", "40"):
+        without = pixels(re.sub(rf"(<text[^>]*>){re.escape(word)}", r"\1", text))
+        assert (whole != without).any(), word
+
+
+def test_a_png_is_the_same_each_time_and_changes_with_its_description(drawn, tmp_path):
     figure = drawn["distribution"]
     chart = figure.charts[0]
     bars = replace(chart.bars[0], values=list(reversed(chart.bars[0].values)))
     other = replace(figure, charts=[replace(chart, bars=[bars])])
-    first, second = (Image.open(png.write(f, tmp_path / f"{n}.png")) for n, f in enumerate((figure, other)))
-    assert (np.asarray(first) != np.asarray(second)).any()
-    again = io.BytesIO(png.write(figure, tmp_path / "again.png").read_bytes())
-    assert (np.asarray(first) == np.asarray(Image.open(again))).all()
+    first, again, changed = (
+        picture_files.write(one, tmp_path / f"{name}.png").read_bytes()
+        for name, one in (("first", figure), ("again", figure), ("changed", other))
+    )
+    assert first == again
+    assert first != changed
 
 
 def test_every_kind_of_chart_is_covered_here(drawn):

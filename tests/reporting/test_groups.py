@@ -7,8 +7,10 @@ import statistics
 import pytest
 
 from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
 from cfol_fast.reporting.groups import compare
 from cfol_fast.reporting.report import read_comparisons
+from cfol_fast.reporting.theme import SERIES
 from cfol_fast.reporting.wording import attack_phrase, duration, headline, points, radius
 from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import change, make_run
@@ -21,7 +23,7 @@ def comparison(*folders, **options):
 def test_seeds_of_one_configuration_are_a_mean_and_a_deviation(tmp_path):
     folders = [make_run(tmp_path / str(seed), "cfol", seed=seed) for seed in range(3)]
     made = comparison(*folders)
-    assert [group.seeds for group in made.groups] == [["0", "1", "2"]]
+    assert [[run.seed for run in group.runs] for group in made.groups] == [[0, 1, 2]]
     worst = [load_run(folder).robust.worst for folder in folders]
     stat = made.groups[0].stat("robust", "worst")
     assert stat.mean == pytest.approx(statistics.mean(worst))
@@ -73,7 +75,7 @@ def test_erm_is_the_baseline_wherever_it_stands_and_another_can_be_chosen(tmp_pa
     assert [group.method for group in comparison(cfol, erm).groups] == ["erm", "cfol"]
     assert comparison(erm, cfol, baseline="cfol").baseline.method == "cfol"
     assert comparison(erm, cfol, baseline="CFOL-AT").baseline.method == "cfol"
-    with pytest.raises(InputError, match=r"no run of the baseline 'trades'.*cfol, erm"):
+    with pytest.raises(InputError, match=r"'trades'.*cfol, erm"):
         comparison(erm, cfol, baseline="trades")
 
 
@@ -85,16 +87,22 @@ def test_a_method_has_the_same_colour_on_every_page(tmp_path):
         assert comparison(folder).groups[0].colour == everything[method]
 
 
+def test_colours_of_the_table_of_methods_are_in_the_palette():
+    own = [method.colour for method in METHODS.values() if method.colour is not None]
+    assert set(own) <= set(SERIES)
+    assert len(own) == len(set(own))
+
+
 def test_more_groups_than_colours_share_them_by_method(tmp_path):
     folders = [make_run(tmp_path / str(i), params={"gamma": 0.05 * i}) for i in range(1, 13)]
     folders.append(make_run(tmp_path / "erm", "erm"))
     colours = [(group.method, group.colour) for group in comparison(*folders).groups]
-    assert set(colours) == {("erm", 0), ("cfol", 1)}
+    assert set(colours) == {(method, METHODS[method].colour) for method in ("erm", "cfol")}
 
 
 def test_runs_on_different_data_sets_are_refused_with_the_way_out(tmp_path):
     folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", dataset="cifar10")]
-    with pytest.raises(InputError, match=r"different data sets.*cifar10.*fashion-mini.*--separate"):
+    with pytest.raises(InputError, match=r"cifar10.*fashion-mini.*--separate"):
         read_comparisons(folders)
     assert [made.dataset for made in read_comparisons(folders, separately=True)] == [
         "fashion-mini",
@@ -105,7 +113,7 @@ def test_runs_on_different_data_sets_are_refused_with_the_way_out(tmp_path):
 def test_runs_with_other_classes_are_refused(tmp_path):
     names = [f"c{i}" for i in range(10)]
     folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", names=names)]
-    with pytest.raises(InputError, match=r"has the classes 10 \(c0, c1, c2...\)"):
+    with pytest.raises(InputError, match="c0, c1, c2"):
         read_comparisons(folders)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cfol_fast.reporting.charts import Chart, Figure, Line, LineChart, Rule, on_one_scale
-from cfol_fast.reporting.groups import MANY, METRICS, Comparison, Group, summarise
+from cfol_fast.reporting.charts import Figure, Line, LineChart, Rule, on_one_scale
+from cfol_fast.reporting.groups import MANY, Comparison, Group, summarise
 from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.accuracy import METRICS, tail_size
 
-FOLLOWED = 5  # classes drawn as lines of their own when there are many
+# Classes drawn as lines of their own when there are many.
+FOLLOWED = 5
+
+# A number of a row of metrics.jsonl.
+Pick = Callable[[dict[str, Any]], float | None]
 
 
-def _over_epochs(
-    group: Group, pick: Callable[[dict[str, Any]], float | None], rows: str
-) -> tuple[list[float], list[list[float]]]:
+def _over_epochs(group: Group, pick: Pick, rows: str) -> tuple[list[float], list[list[float]]]:
     """Epochs that every run of the group has, and the picked value of each run there."""
     tables = []
     for run in group.counted:
@@ -46,9 +49,6 @@ def _kept(group: Group) -> list[tuple[float, str]]:
         if run.tested_epoch is not None and run.tested_epoch < run.epochs[0]:
             return [(float(run.tested_epoch), "tested")]
     return []
-
-
-Pick = Callable[[dict[str, Any]], float | None]  # a number of a row of metrics.jsonl
 
 
 def _source(comparison: Comparison) -> tuple[str, str]:
@@ -110,9 +110,9 @@ def accuracy_lines(comparison: Comparison) -> Figure | None:
 
 
 def class_lines(comparison: Comparison) -> Figure | None:
-    """Robust accuracy of each class over the epochs, a panel a group."""
+    """Robust accuracy of each class over the epochs, a panel per group."""
     rows, where = _source(comparison)
-    charts: list[Chart] = []
+    charts = []
     for group in comparison.groups:
         found = {
             name: _over_epochs(group, _class_accuracy(name, place), rows)
@@ -146,48 +146,46 @@ def _follow(
     rules: Sequence[Rule] = (),
     digits: int = 1,
 ) -> LineChart | None:
-    """Lines of all classes, the extreme ones in colour with their names; of many classes a band and the extreme ones."""
     means = {
         name: (epochs, _mean_line(series)[0]) for name, (epochs, series) in found.items() if len(epochs) > 1
     }
     if not means:
         return None
-    ranked = sorted(means, key=lambda name: means[name][1][-1], reverse=not lowest)
-    many = len(means) > MANY
-    stressed = ranked[: FOLLOWED if many else -(-len(means) // 5)]
+    lines = lines_of_classes(means, group.colour, lowest, digits)
+    return LineChart(group.heading, lines, "epoch", list(rules), _kept(group), group.note, digits=digits)
+
+
+def lines_of_classes(
+    courses: Mapping[str, tuple[list[float], list[float]]],
+    colour: str | None,
+    lowest: bool = True,
+    digits: int = 1,
+) -> list[Line]:
+    """Lines of all classes, the lowest (or highest) at the end in colour; many classes are a band with those few lines in it.
+
+    courses: class -> (epochs, values).
+    """
+    ranked = sorted(courses, key=lambda name: courses[name][1][-1], reverse=not lowest)
+    many = len(courses) > MANY
+    stressed = ranked[: FOLLOWED if many else tail_size(len(courses))]
     lines = []
     if many:
-        epochs = sorted(set.intersection(*(set(e) for e, _ in means.values())))
-        at = [[dict(zip(e, y, strict=True))[epoch] for e, y in means.values()] for epoch in epochs]
-        middle = [sorted(values)[len(values) // 2] for values in at]
-        lines.append(
-            Line(
-                "median class",
-                None,
-                epochs,
-                middle,
-                [min(v) for v in at],
-                [max(v) for v in at],
-                label=f"median {percent(middle[-1], digits)}",
-            )
-        )
+        epochs = sorted(set.intersection(*(set(e) for e, _ in courses.values())))
+        by_epoch = [dict(zip(e, y, strict=True)) for e, y in courses.values()]
+        ranked_values = [sorted(values[epoch] for values in by_epoch) for epoch in epochs]
+        low, high = [v[0] for v in ranked_values], [v[-1] for v in ranked_values]
+        middle = [v[len(v) // 2] for v in ranked_values]
+        label = f"median {percent(middle[-1], digits)}"
+        lines.append(Line("median class", None, epochs, middle, low, high, label=label))
     else:
-        rest = [name for name in ranked if name not in stressed]
-        named = rest if len(rest) <= 8 else []
-        lines += [
-            Line(name, None, *means[name], label=name if name in named else "") for name in reversed(rest)
-        ]
-    lines += [
-        Line(
-            name,
-            group.colour,
-            *means[name],
-            strong=True,
-            label=f"{name} {percent(means[name][1][-1], digits)}",
-        )
-        for name in reversed(stressed)
-    ]
-    return LineChart(group.heading, lines, "epoch", list(rules), _kept(group), group.note, digits=digits)
+        rest = ranked[len(stressed) :]
+        # More names than these would not fit beside the chart.
+        named = len(rest) <= 8
+        lines += [Line(name, None, *courses[name], label=name if named else "") for name in reversed(rest)]
+    for name in reversed(stressed):
+        label = f"{name} {percent(courses[name][1][-1], digits)}"
+        lines.append(Line(name, colour, *courses[name], strong=True, label=label))
+    return lines
 
 
 def p_digits(comparison: Comparison) -> int:
