@@ -1,15 +1,20 @@
-"""Plants small faults in copies of the kernels, one at a time, and sees whether the tests find each.
+"""Plants small faults in copies of the project, one at a time, and sees whether the tests find each.
 
-A fault is caught by the op's tests (on the CPU, or on emulated CUDA under four schedules) or by one of the sanitizers. The table of
-what caught what is written to tests/mutants.md; a survivor that faults.toml does not argue to be equivalent fails the run.
+The faults are the entries of faults/*.toml. `find` stands exactly once in `file`, which is any source of the project; `replace` takes
+its place; `tests` are what pytest then runs, for one fault or at the top for all of the file. A fault in csrc is also looked for by
+the sanitizers. An entry with `equivalent` cannot be told from the original, and says why; every other one must be found.
 
-    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--check]
+All these tests run first without any fault: a test that fails anyway finds nothing. The table of what found what is written to
+tests/mutants.md, with a hash of everything that it depends on.
+
+    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed]
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import hashlib
 import os
 import re
 import resource
@@ -17,14 +22,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
-
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "tests" / "mutants.md"
-CACHE = ROOT / "build" / "tests"
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
+# On all of these every fault may depend; the files that a fault and its tests name come to them.
+SHARED = ("csrc/**/*", "tests/native/**/*", "tests/emu/**/*", "tests/reference/**/*")
+SHARED += ("tests/mutants/run.py", "tests/mutants/faults/*", "tests/conftest.py", "cfol_fast/ops/**/*")
+SOURCES = (".py", ".toml", ".h", ".cpp", ".cu")
 
 
 @dataclass(frozen=True)
@@ -38,27 +45,59 @@ class Fault:
     equivalent: str = ""
 
     @property
+    def in_a_kernel(self) -> bool:
+        return self.file.startswith("csrc/")
+
+    @property
+    def on_cuda_only(self) -> bool:
+        return self.file.startswith("csrc/cuda/")
+
+    @property
     def line(self) -> int:
-        text = (ROOT / "csrc" / self.file).read_text()
+        text = (ROOT / self.file).read_text()
         return text[: text.index(self.find)].count("\n") + 1
 
 
 def load_faults() -> list[Fault]:
-    entries = tomllib.loads((Path(__file__).parent / "faults.toml").read_text())["fault"]
+    entries = []
+    for path in sorted((ROOT / "tests" / "mutants" / "faults").glob("*.toml")):
+        content = tomllib.loads(path.read_text())
+        entries += [{"tests": content.get("tests"), **entry} for entry in content["fault"]]
     return [Fault(number=i + 1, **{**e, "tests": tuple(e["tests"])}) for i, e in enumerate(entries)]
 
 
-def plant(fault: Fault, folder: Path) -> None:
-    """A copy of what the tests need, with the fault in it. Objects come from the shared cache, so only what changed is compiled."""
+def dependency_hash(faults: list[Fault]) -> str:
+    """Changes with everything that decides which faults are found."""
+    paths = {path for pattern in SHARED for path in ROOT.glob(pattern) if path.suffix in SOURCES}
+    for fault in faults:
+        tests = [ROOT / test.partition("::")[0] for test in fault.tests]
+        paths |= {ROOT / fault.file, *tests, *(test.parent / "conftest.py" for test in tests)}
+    digest = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file()):
+        for part in (path.relative_to(ROOT).as_posix().encode(), path.read_bytes()):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:20]
+
+
+def committed_hash() -> str:
+    table = ROOT / "tests" / "mutants.md"
+    found = re.search(r"^Hash: `(\w+)`", table.read_text(), re.MULTILINE) if table.exists() else None
+    return found.group(1) if found else ""
+
+
+def copy_project(folder: Path) -> None:
     for name in ("cfol_fast", "csrc", "tests"):
-        ignored = shutil.ignore_patterns("__pycache__", "mutants")
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
+        if (ROOT / name).exists():
+            ignored = shutil.ignore_patterns("__pycache__", "mutants")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    source = folder / "csrc" / fault.file
+
+
+def plant(fault: Fault, folder: Path) -> None:
+    source = folder / fault.file
     text = source.read_text()
-    assert text.count(fault.find) == 1, (
-        f"fault {fault.number}: its text stands {text.count(fault.find)} times in {fault.file}"
-    )
+    count = text.count(fault.find)
+    assert count == 1, f"fault {fault.number}: its text stands {count} times in {fault.file}"
     source.write_text(text.replace(fault.find, fault.replace))
 
 
@@ -71,9 +110,10 @@ def run_in(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     environment = {
         **os.environ,
         **variables,
-        "CFOL_TEST_CACHE": str(CACHE),
+        "CFOL_TEST_CACHE": str(ROOT / "build" / "tests"),
         "OMP_NUM_THREADS": "1",
         "CI": "",
+        "PYTEST_ADDOPTS": "",
         "PYTHONPATH": str(folder),
     }
     result = subprocess.run(
@@ -87,44 +127,54 @@ def run_in(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return result.returncode, result.stdout + result.stderr
 
 
-def caught_by(fault: Fault) -> str:
+def compile_cpu_ops(folder: Path) -> str:
+    """Puts the copy's own CPU kernels into it; the compiler's first error, or an empty string. Unchanged objects come from the cache."""
+    code = "import shutil; from tests.native import building; shutil.copy(building.cpu_ops(), 'cfol_fast/_ops.abi3.so')"
+    status, output = run_in(folder, "-c", code)
+    if not status:
+        return ""
+    found = re.search(r"error: (.+)", output)
+    return f"the compiler ({found.group(1)[:60] if found else output[-60:]})"
+
+
+def found_by(fault: Fault) -> str:
     """The first test that fails, or an empty string."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
+        copy_project(folder)
         plant(fault, folder)
-        cuda_only = fault.file.startswith("cuda/")
-        if not cuda_only:
-            code = "import shutil; from tests.native import building; shutil.copy(building.cpu_ops(), 'cfol_fast/_ops.abi3.so')"
-            status, output = run_in(folder, "-c", code)
-            if status:
-                return f"the compiler ({first_error(output)})"
-        look_for_races = ("plain" in fault.operator or "barrier" in fault.operator) and cuda_only
-        stages = [in_the_sanitizers, in_the_tests] if look_for_races else [in_the_tests, in_the_sanitizers]
-        return stages[0](fault, folder, cuda_only) or stages[1](fault, folder, cuda_only)
+        if not fault.in_a_kernel:
+            return by_tests(fault, folder)
+        if not fault.on_cuda_only and (error := compile_cpu_ops(folder)):
+            return error
+        race = fault.on_cuda_only and ("plain" in fault.operator or "barrier" in fault.operator)
+        stages = [by_sanitizers, by_tests] if race else [by_tests, by_sanitizers]
+        return stages[0](fault, folder) or stages[1](fault, folder)
 
 
-PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
-
-
-def in_the_tests(fault: Fault, folder: Path, cuda_only: bool) -> str:
-    files = [f"tests/native/test_{family}.py" for family in fault.tests]
-    variables = {"CFOL_ONLY_EMULATED": "1"} if cuda_only else {}
-    status, output = run_in(folder, *PYTEST, *files, **variables)
+def by_tests(fault: Fault, folder: Path) -> str:
+    variables = {"CFOL_ONLY_EMULATED": "1"} if fault.on_cuda_only else {}
+    status, output = run_in(folder, *PYTEST, *fault.tests, **variables)
     if status == 1:
         return first_failure(output)
-    # a crash of the interpreter is a find too; 5: there was no test
-    return "" if status in (0, 5) else f"a crash in {files[0]} (status {status})"
+    # A crash of the interpreter finds the fault too. 5: there was no test, as with CFOL_ONLY_EMULATED for an op without CUDA.
+    return "" if status in (0, 5) else f"a crash in {fault.tests[0]} (status {status})"
 
 
-def in_the_sanitizers(fault: Fault, folder: Path, cuda_only: bool) -> str:
-    kernels = "cuda_kernels and not between" if cuda_only else "kernels and not between"
-    for family in fault.tests:
-        status, output = run_in(
-            folder, *PYTEST, "tests/native/test_sanitizers.py", "-k", kernels, EXERCISE_ONLY=family
-        )
+def by_sanitizers(fault: Fault, folder: Path) -> str:
+    for test in fault.tests:
+        family = Path(test).stem.removeprefix("test_")
+        if not (folder / "tests" / "emu" / f"exercise_{family}.cpp").exists():
+            continue
+        status, output = run_in(folder, *sanitizers(fault), EXERCISE_ONLY=family)
         if status == 1:
             return first_failure(output)
     return ""
+
+
+def sanitizers(fault: Fault) -> tuple[str, ...]:
+    kernels = "cuda_kernels" if fault.on_cuda_only else "kernels"
+    return (*PYTEST, "tests/native/test_sanitizers.py", "-k", f"{kernels} and not between")
 
 
 def first_failure(output: str) -> str:
@@ -132,31 +182,50 @@ def first_failure(output: str) -> str:
     return found.group(1).removeprefix("tests/native/") if found else "a failing test session"
 
 
-def first_error(output: str) -> str:
-    found = re.search(r"error: (.+)", output)
-    return found.group(1)[:60] if found else "no message"
+def failing_without_a_fault(faults: list[Fault], jobs: int) -> list[str]:
+    """What fails in an unchanged copy, of all that is asked to find a fault. CUDA's tests are a part of the same file's."""
+    selections = {(*PYTEST, test) for fault in faults for test in fault.tests}
+    kernels = [fault for fault in faults if fault.in_a_kernel]
+    if kernels:
+        selections.add(sanitizers(next((f for f in kernels if not f.on_cuda_only), kernels[0])))
+    with tempfile.TemporaryDirectory(prefix="unchanged-") as name:
+        folder = Path(name)
+        copy_project(folder)
+        if kernels and (error := compile_cpu_ops(folder)):
+            return [error]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            outcomes = pool.map(lambda selection: run_in(folder, *selection), sorted(selections))
+            return [
+                f"{first_failure(output)} (status {status})\n{output[-2000:]}"
+                for status, output in outcomes
+                if status
+            ]
 
 
-def table(faults: list[Fault], catches: dict[int, str]) -> str:
-    lines = ["# Planted faults and what caught them", ""]
+def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
+    lines = ["# Planted faults and what found them", ""]
     lines += [
-        "Written by `make mutants` from `tests/mutants/faults.toml`. Each fault is planted alone in a copy of the kernels.",
+        "Written by `make mutants` from `tests/mutants/faults`. Each fault is planted alone in a copy of the project;",
+        "the tests named here pass without it.",
         "",
     ]
-    lines += ["| # | fault | file | caught by |", "|---|---|---|---|"]
+    lines += ["| # | fault | file | found by |", "|---|---|---|---|"]
     for fault in faults:
-        verdict = (
-            f"`{catches[fault.number]}`" if catches[fault.number] else f"**equivalent**: {fault.equivalent}"
-        )
-        if not catches[fault.number] and not fault.equivalent:
-            verdict = "**SURVIVED**"
+        found = finds[fault.number]
+        verdict = f"`{found}`" if found else "**NOT FOUND**"
+        if not found and fault.equivalent:
+            verdict = f"**equivalent**: {fault.equivalent}"
         lines.append(f"| {fault.number} | {fault.operator} | {fault.file}:{fault.line} | {verdict} |")
-    caught = sum(bool(c) for c in catches.values())
-    lines += ["", f"{caught} of {len(faults)} caught."]
+    lines += ["", f"{sum(map(bool, finds.values()))} of {len(faults)} found."]
+    if hashed:
+        lines += [
+            "",
+            f"Hash: `{hashed}` of what this depends on; `.ci/run` plants the faults again when it has changed.",
+        ]
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -164,29 +233,44 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help="only faults whose file or operator contains this; writes no table"
     )
-    options = parser.parse_args()
-    faults = [f for f in load_faults() if options.only in f.file or options.only in f.operator]
-    # the unchanged objects once, before many workers ask for them
-    status, output = run_in(
-        ROOT, "-c", "from tests.native import building as b; b.emulated_ops(); b.cpu_ops()"
+    parser.add_argument(
+        "--if-changed", action="store_true", help="do nothing if tests/mutants.md is of these very files"
     )
-    assert status == 0, output
-    catches: dict[int, str] = {}
+    options = parser.parse_args(arguments)
+    faults = load_faults()
+    hashed = dependency_hash(faults)
+    if options.if_changed and committed_hash() == hashed:
+        print(f"The faults were planted in these very files before (hash {hashed}): not again.")
+        return 0
+    faults = [f for f in faults if options.only in f.file or options.only in f.operator]
+    print(f"{len(faults)} faults; first the tests without any ...", flush=True)
+    if any(fault.in_a_kernel for fault in faults):
+        # the unchanged objects once, before many workers ask for them
+        status, output = run_in(ROOT, "-c", "from tests.native import building; building.everything()")
+        assert status == 0, output
+    if failing := failing_without_a_fault(faults, options.jobs):
+        print("These fail without any fault, so that nothing can be shown by them:", *failing, sep="\n")
+        return 1
+    finds: dict[int, str] = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(caught_by, fault): fault for fault in faults}
+        running = {pool.submit(found_by, fault): fault for fault in faults}
         for future in concurrent.futures.as_completed(running):
             fault = running[future]
-            catches[fault.number] = future.result()
-            verdict = catches[fault.number] or ("equivalent" if fault.equivalent else "SURVIVED")
+            finds[fault.number] = future.result()
+            verdict = finds[fault.number] or ("equivalent" if fault.equivalent else "NOT FOUND")
             print(
-                f"[{len(catches)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}",
+                f"[{len(finds)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}",
                 flush=True,
             )
+    missed = [f for f in faults if not finds[f.number] and not f.equivalent]
+    print(f"{len(faults) - len(missed)} passed, {len(missed)} failed")
     if not options.only:
-        TABLE.write_text(table(faults, catches))
-    survivors = [f for f in faults if not catches[f.number] and not f.equivalent]
-    print(f"{len(faults) - len(survivors)} passed, {len(survivors)} failed")
-    return 1 if survivors else 0
+        if dependency_hash(load_faults()) != hashed:
+            print("The files changed meanwhile: no table is written. Run it again.")
+            return 1
+        # without the hash, so that a table with a fault that nothing finds is never taken for a reason not to run
+        (ROOT / "tests" / "mutants.md").write_text(table(faults, finds, "" if missed else hashed))
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ so that a second run costs nothing, two pytest workers do not compile the same t
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import os
 import re
@@ -21,6 +22,8 @@ CSRC = ROOT / "csrc"
 EMU = ROOT / "tests" / "emu"
 CACHE = Path(os.environ.get("CFOL_TEST_CACHE", ROOT / "build" / "tests"))
 FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+# The address and the undefined-behaviour sanitizer work together in one program; the thread sanitizer works alone.
+SANITIZERS = ("thread", "address,undefined")
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020d000000000000"
 
 
@@ -67,7 +70,8 @@ def compile_object(source: Path, flags: list[str]) -> Path:
 def build(name: str, sources: list[Path], flags: list[str], link: list[str]) -> Path:
     """Compiles each source as C++ (a .cu too) and links them; returns the file in the cache."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    objects = [compile_object(source, flags) for source in sources]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(lambda source: compile_object(source, flags), sources))
     key = digest_of(*(path.name.encode() for path in objects), " ".join(link).encode())
     target = CACHE / f"{key}-{name}"
     with filelock.FileLock(f"{target}.lock"):
@@ -100,7 +104,7 @@ def cpu_ops() -> Path:
 
 
 def sanitizer_program(sanitizer: str, side: str) -> Path:
-    """The exercises of tests/emu with the kernels of one side ("cpu" or "cuda"), under "thread", "address" or "undefined"."""
+    """The exercises of tests/emu with the kernels of one side ("cpu" or "cuda"), under one of SANITIZERS."""
     flags = ["-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-DCFOL_STANDALONE"]
     flags += [f"-I{CSRC}", f"-I{EMU}"]
     kernels = sorted(CSRC.glob("cpu/*.cpp"))
@@ -109,3 +113,12 @@ def sanitizer_program(sanitizer: str, side: str) -> Path:
         kernels = sorted(CSRC.glob("cuda/*.cu"))
     sources = [*sorted(EMU.glob("exercise*.cpp")), *kernels]
     return build(f"exercise-{sanitizer}-{side}", sources, flags, [f"-fsanitize={sanitizer}"])
+
+
+def everything() -> None:
+    """Compiles all of it, so that workers that start together find it done."""
+    emulated_ops()
+    cpu_ops()
+    for sanitizer in SANITIZERS:
+        for side in ("cpu", "cuda"):
+            sanitizer_program(sanitizer, side)

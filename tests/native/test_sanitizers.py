@@ -7,6 +7,8 @@ import pytest
 
 from tests.native import building
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = [("0", "0"), ("1", "0"), ("2", "1"), ("2", "2")]
 
 
@@ -25,14 +27,13 @@ def run_clean(program, *arguments):
     assert {line.removeprefix("done ") for line in result.stdout.splitlines()} >= families
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
+@pytest.mark.parametrize("sanitizer", building.SANITIZERS)
 def test_the_cpu_kernels_are_clean(sanitizer):
     run_clean(building.sanitizer_program(sanitizer, "cpu"))
 
 
-@pytest.mark.parametrize("sanitizer", ["address", "undefined"])
-def test_the_cuda_kernels_are_clean(sanitizer):
-    program = building.sanitizer_program(sanitizer, "cuda")
+def test_the_cuda_kernels_are_clean():
+    program = building.sanitizer_program("address,undefined", "cuda")
     for order in SCHEDULES[:3]:
         run_clean(program, *order)
 
