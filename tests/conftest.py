@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: pytest runs one worker a core
+# Before torch is loaded: pytest runs one worker per core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import cfol_fast  # isort: skip  # before torch: it may have to tell oneDNN what this CPU cannot do
 
@@ -21,13 +22,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    gpu, ffcv = torch.cuda.is_available(), importlib.util.find_spec("ffcv") is not None
+    missing = []
+    if not torch.cuda.is_available():
+        missing.append(("gpu", pytest.mark.skip(reason="needs an NVIDIA GPU")))
+    if importlib.util.find_spec("ffcv") is None:
+        missing.append(
+            ("ffcv", pytest.mark.skip(reason="needs FFCV: `make test` says which packages that takes"))
+        )
     for item in items:
-        group = item.get_closest_marker("xdist_group")
-        if not gpu and item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
-        elif not ffcv and group and group.args == ("ffcv",):
-            item.add_marker(pytest.mark.skip(reason="needs FFCV: `make test` says which packages that takes"))
+        for name, skip in missing:
+            if item.get_closest_marker(name):
+                item.add_marker(skip)
+    # With --no-loadscope-reorder the workers begin with the longest files, and none is left for the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

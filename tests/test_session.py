@@ -13,7 +13,7 @@ import importlib.util
 import pytest
 importlib.util.find_spec = lambda name: None
 
-@pytest.mark.xdist_group("ffcv")
+@pytest.mark.ffcv
 def test_of_ffcv_where_there_is_none():
     assert False
 

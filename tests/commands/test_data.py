@@ -7,7 +7,7 @@ from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
 from tests.data import published_files as files
 
-pytestmark = pytest.mark.xdist_group("ffcv")
+pytestmark = pytest.mark.ffcv
 
 
 def call(*arguments: str) -> int:

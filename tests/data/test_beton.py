@@ -14,7 +14,7 @@ from cfol_fast.data import beton
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 
-pytestmark = pytest.mark.xdist_group("ffcv")
+pytestmark = pytest.mark.ffcv
 
 
 def colour(count: int = 12, side: int = 8) -> data.ImageSet:

@@ -18,7 +18,7 @@ from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.test_beton import smooth
 
-pytestmark = pytest.mark.xdist_group("ffcv")
+pytestmark = pytest.mark.ffcv
 EVERYTHING = ops.Augment(pad=4, flip=True, brightness=0.25, contrast=0.25, degrees=2)
 
 
