@@ -70,7 +70,7 @@ def silent(text: str) -> None:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "cfol_fast.commands.main", "reproduce", *map(str, words)]
+    return [sys.executable, "-m", "cfol_fast", "reproduce", *map(str, words)]
 
 
 def test_a_recipe_that_was_killed_continues_to_the_same_table(
@@ -93,7 +93,7 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(
 
     (found,) = reproduce(tiny, "mini", broken, images, quiet=True, say=silent)
     assert facts(found) == facts(expected)
-    assert (found / "robust.png").exists()
+    assert (found / "robust.svg").exists()
     row = next(
         line
         for line in (found / "table.md").read_text(encoding="utf-8").splitlines()
