@@ -16,7 +16,8 @@ from benchmarks.timing import interleaved
 from cfol_fast import data, evaluate
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training.parts import build
+from cfol_fast.training.images import load_images
+from cfol_fast.training.trainer import Trainer
 
 STEPS = 20
 
@@ -25,11 +26,12 @@ def trained(steps: int) -> nn.Module:
     """The demo's network after a little adversarial training."""
     config = TrainConfig(method="erm", epochs=1, steps_per_epoch=steps)
     config.data.name, config.data.holdout = "fashion-mini", "none"
-    parts = build(complete(config))
-    for number, (_, x, y) in enumerate(parts.splits.source.feed(parts.queue.draw, steps)):
-        idx, ticket = parts.queue.take()
-        parts.step(number, 0.05, idx, x, y, ticket)
-    return parts.model.eval()
+    config.optimizer.lr, config.optimizer.schedule = 0.05, "constant"
+    config = complete(config)
+    trainer = Trainer(config, load_images(config))
+    for batch in trainer.batches.feed(steps):
+        trainer.step(batch)
+    return trainer.model.eval()
 
 
 def radius_of_half(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rounds: int) -> float:
@@ -50,7 +52,8 @@ def torchattacks_evaluation(
     copied = copy.deepcopy(model).eval().requires_grad_(False).to(memory_format=memory_format)  # type: ignore[call-overload]
     attack = peers.torchattacks_pgd(copied, eps, step, STEPS)
 
-    @torch.enable_grad()  # which the evaluation has switched off
+    # The evaluation has switched gradients off.
+    @torch.enable_grad()
     def theirs(x: torch.Tensor, y: torch.Tensor) -> object:
         return attack(x.contiguous(memory_format=memory_format), y)
 
@@ -84,7 +87,7 @@ def measure(tiny: bool) -> list[Row]:
     reached = ", ".join(f"{name} {value.average:.1%}" for name, value in robust.items() if value is not None)
     timings = interleaved(calls, 2 if tiny else 7)
     note = f"demo network, {count:,} images, eps {eps:.3f}; robust accuracy {reached}"
-    name = "PGD-20 evaluation with the active set, time an image"
+    name = "PGD-20 evaluation with the active set, time per image"
     targets = {"all": ("the same without", 1.5), "torchattacks": ("torchattacks", 2)}
     return [
         faster(name, targets[who][0], timings["active"], timings[who], targets[who][1], note, per=count)

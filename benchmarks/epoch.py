@@ -22,7 +22,8 @@ from benchmarks.timing import interleaved
 from cfol_fast import data, models
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training.parts import build
+from cfol_fast.training.images import load_images
+from cfol_fast.training.trainer import Trainer
 
 EPS, BATCH = 0.1, 128
 
@@ -31,12 +32,13 @@ def trainer_epoch(steps: int | None) -> Callable[[], None]:
     """The loop of `cfol-fast train cfol`, without validation and checkpoints."""
     config = TrainConfig(method="cfol", epochs=1, batch_size=BATCH, steps_per_epoch=steps)
     config.data.name, config.data.holdout = "fashion-mini", "none"
-    parts = build(complete(config))
+    config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
+    config = complete(config)
+    trainer = Trainer(config, load_images(config))
 
     def epoch() -> None:
-        for number, (_, x, y) in enumerate(parts.splits.source.feed(parts.queue.draw, parts.steps_per_epoch)):
-            idx, ticket = parts.queue.take()
-            parts.step(number, 0.01, idx, x, y, ticket)
+        for batch in trainer.batches.feed(trainer.steps_per_epoch):
+            trainer.step(batch)
 
     return epoch
 
@@ -96,7 +98,7 @@ def measure(tiny: bool) -> list[Row]:
         for workers in ((0,) if tiny else (0, 1, 2))
         for layout in formats
     }
-    # whole epochs: in shorter ones the start of the workers would weigh more than it does
+    # Whole epochs: in shorter ones the start of the workers would weigh too much.
     race = interleaved({name: usual_epoch(steps, *way) for name, way in ways.items()}, 1, warm_up=0)
     best = min(race, key=lambda name: race[name].best)
     timings = interleaved(

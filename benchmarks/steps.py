@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from benchmarks.bandits import TorchBandit
-from cfol_fast import PGD, data, methods, models
+from cfol_fast import data, models
 from cfol_fast.data.registry import paper_augment
-from cfol_fast.runs.config import OptimizerConfig
-from cfol_fast.training.parts import new_optimizer
-from cfol_fast.training.step import DrawQueue, TrainingStep
+from cfol_fast.models.spec import ModelSpec
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.training.images import RunImages
+from cfol_fast.training.trainer import Trainer
 
-MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 @dataclass(frozen=True)
@@ -64,33 +66,19 @@ class OurStep:
     """A whole step of the trainer: draw, gather + augment, attack, objective, optimiser, feedback, tally."""
 
     def __init__(self, problem: Problem, method: str = "cfol", compile: bool = False) -> None:
-        device = torch.device(problem.device)
-        model = problem.model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        chosen, k = methods.get(method), problem.classes
-        images = problem.image_set()
-        self.source = data.ResidentSource(images, augment=paper_augment(problem.side), device=device)
-        self.sampler = chosen.sampler(images.labels, k, chosen.params(None, "cifar10"), 0, device, None, 1000)
-        attack = PGD(model, eps=problem.eps, step=problem.eps / 4, steps=problem.steps)
-        objective = chosen.objective(chosen.params(None, "cifar10"), k)
-        self.step = TrainingStep(
-            model,
-            attack,
-            objective,
-            new_optimizer(model, OptimizerConfig(), device),
-            self.sampler,
-            k,
-            device,
-            compile=compile,
-        )
-        self.queue = DrawQueue(self.sampler, problem.batch)
-        self.batches = self.source.feed(self.queue.draw, 10**9)
-        self.number = 0
+        config = TrainConfig(method=method, batch_size=problem.batch, device=problem.device, compile=compile)
+        config.data.name, config.model.name = "cifar10", problem.network
+        config.attack.eps, config.attack.steps = problem.eps, problem.steps
+        config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
+        made = problem.image_set()
+        source = data.ResidentSource(made, augment=paper_augment(problem.side), device=problem.device)
+        spec = ModelSpec(problem.network, problem.classes, problem.side, 3, MEAN, STD)
+        images = RunImages(made.classes, source, made.labels, None, "none", source, spec)
+        self.trainer = Trainer(complete(config), images)
+        self.batches = self.trainer.batches.feed(10**9)
 
     def __call__(self) -> None:
-        _, x, y = next(self.batches)
-        idx, ticket = self.queue.take()
-        self.step(self.number, 0.01, idx, x, y, ticket)
-        self.number += 1
+        self.trainer.step(next(self.batches))
 
 
 def bare_passes(problem: Problem) -> Callable[[], None]:
@@ -172,7 +160,7 @@ def flip_and_crop(x: Tensor, pad: int = 4) -> Tensor:
 
 def bandit_only(step: OurStep, batch: int) -> Callable[[], None]:
     """The sampler's part of a step: the draw and the feedback."""
-    sampler, labels = step.sampler, step.source.labels
+    sampler, labels = step.trainer.sampler, step.trainer.images.train.labels
     wrong = (torch.arange(batch, device=labels.device) % 2).float()
     y = labels[:batch]
 

@@ -9,30 +9,32 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cfol_fast import ops
-from cfol_fast.data.beton import open_beton
-from cfol_fast.data.ffcv_install import quietly
-from cfol_fast.data.resident import Batch, Draw
+from cfol_fast.data.beton import Beton, open_beton
+from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.source import Batch, Draw
 from cfol_fast.errors import InputError
 
 
 class FFCVSource:
-    """The images of the FFCV file `path`, with the surface of `ResidentSource`.
+    """The images of the FFCV file `path`, which may be open already, with the surface of `ResidentSource`.
 
     lag: how many batches are drawn ahead. 0 is on-policy and decodes while the trainer waits; 1 decodes the next batch during a step.
     workers: threads that decode; by default all cores, at most 8. The batches do not depend on it.
+    subset: (n,) int64, the rows of the file that this source has; its indices are then 0..n-1. None: the whole file.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Beton,
         lag: int = 1,
         size: tuple[int, int] | None = None,
         augment: ops.Augment | None = None,
@@ -41,79 +43,83 @@ class FFCVSource:
         channels_last: bool = True,
         seed: int = 0,
         workers: int | None = None,
+        subset: Tensor | None = None,
     ) -> None:
         if lag < 0:
             raise InputError(f"lag must be 0 (on-policy) or more, got {lag}")
         if workers is not None and workers < 1:
             raise InputError(f"workers must be at least 1, got {workers}")
-        self.file = open_beton(path)
-        own = self.file.size
-        self.size = size or own or _said_size(self.file.facts)
+        self.file = path if isinstance(path, Beton) else open_beton(path)
+        if subset is not None and (int(subset.min()) < 0 or int(subset.max()) >= len(self.file)):
+            raise InputError(f"subset must name rows in 0..{len(self.file) - 1} of {self.file.path}")
+        self._stored_size = self.file.size
+        self.size = size or self._stored_size or _written_size(self.file.description)
         if self.size is None:
             raise InputError(
-                f"{path} has images of different sizes: the source needs size=(height, width) of the batches"
+                f"{self.file.path} has images of different sizes: the source needs size=(height, width) of the batches"
             )
         self.lag = lag
         self.device = torch.device(device or "cpu")
-        self.classes: list[str] = list(self.file.facts["classes"])
+        self.classes: list[str] = list(self.file.description["classes"])
         self.channels = self.file.channels
         self.augment, self.dtype, self.channels_last = augment, dtype, channels_last
-        self.labels = torch.from_numpy(self.file.labels).to(self.device)
+        self._subset = None if subset is None else subset.to(self.device)
+        self.labels = self._of_my_images(self.file.labels)
         self.rng = ops.new_rng(seed, self.device)
-        self.fault = ops.new_fault(self.device)  # flags of the op on a GPU; the trainer reads them
-        self._own_size = own
-        self._sizes = None
-        if own is None:
-            columns = (torch.from_numpy(self.file.heights), torch.from_numpy(self.file.widths))
-            self._sizes = torch.stack(columns, 1).to(self.device)
+        self.fault = ops.new_fault(self.device)
+        # (n, 2) where the images have different sizes
+        self._sizes: Tensor | None = None
+        if self._stored_size is None:
+            columns = (self.file.heights, self.file.widths)
+            self._sizes = torch.stack([self._of_my_images(column) for column in columns], 1)
         self._workers = workers or min(os.cpu_count() or 1, 8)
-        self._places = torch.arange(0, device=self.device)  # of a batch's images in it, kept for the next
+        # 0..B-1, kept from batch to batch
+        self._places = torch.arange(0, device=self.device)
         self._loader: Any = None
         self._feeds: list[Any] = []
 
-    def __len__(self) -> int:
-        return len(self.file)
+    def _of_my_images(self, column: np.ndarray) -> Tensor:
+        """A column of the file's table, for the images of this source."""
+        whole = torch.from_numpy(column).to(self.device)
+        return whole if self._subset is None else whole.index_select(0, self._subset)
 
-    def feed(self, draw: Draw, steps: int) -> Iterator[Batch]:
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
         """`steps` training batches (idx, x, y); batch t + lag is drawn when batch t is asked for."""
         return self._run(draw, steps, self.lag, self.augment)
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
+    def batches(self, batch_size: int) -> Generator[Batch]:
         """Every image once, in order, without augmentation: (idx, x, y)."""
         parts = iter(torch.arange(len(self), device=self.device).split(batch_size))
         return self._run(lambda: next(parts), -(-len(self) // batch_size), max(self.lag, 1), None)
 
-    def _run(self, draw: Draw, steps: int, lag: int, augment: ops.Augment | None) -> Iterator[Batch]:
+    def _run(self, draw: Draw, steps: int, lag: int, augment: ops.Augment | None) -> Generator[Batch]:
         if steps < 1:
             return
         drawn = deque([draw()])
         feed = self._start(len(drawn[0]), lag, drawn[0].is_cuda)
         try:
-            feed.push(drawn[0])
+            feed.push(self._rows(drawn[0]))
             left = steps - 1
             for step in range(steps):
                 # Before the first batch the lag is filled; after that one batch is drawn for each one given.
                 for _ in range(min(left, lag if step == 0 else 1)):
                     drawn.append(draw())
-                    feed.push(drawn[-1])
+                    feed.push(self._rows(drawn[-1]))
                     left -= 1
                 if left == 0:
                     feed.finish()
-                pixels = feed.pull()
-                idx = drawn.popleft()
-                if idx.device != self.device:
-                    idx = idx.to(self.device, non_blocking=True)
-                yield (
-                    idx,
-                    self._augmented(torch.from_numpy(pixels), idx, augment),
-                    self.labels.index_select(0, idx),
-                )
+                pixels = torch.from_numpy(feed.pull())
+                idx = drawn.popleft().to(self.device, non_blocking=True)
+                yield idx, self._augmented(pixels, idx, augment), self.labels.index_select(0, idx)
         finally:
             feed.close()
             self._feeds.remove(feed)
 
     def _start(self, width: int, lag: int, cuda: bool) -> Any:
-        with quietly():
+        with using_ffcv():
             from cfol_fast.data import ffcv_feed
 
             if self._loader is None:
@@ -127,20 +133,23 @@ class FFCVSource:
         self._feeds.append(feed)
         return feed
 
+    def _rows(self, idx: Tensor) -> Tensor:
+        """The rows of the file at this source's indices."""
+        return idx if self._subset is None else self._subset.index_select(0, idx.to(self.device))
+
     def _augmented(self, rows: Tensor, idx: Tensor, augment: ops.Augment | None) -> Tensor:
         """rows: uint8 (B, bytes), a view of FFCV's ring buffer. What leaves here does not share memory with it."""
         count, stride = rows.shape
-        if (
-            self.device.type == "cuda"
-        ):  # by way of pinned memory, so that the trainer does not wait for the copy
+        # By way of pinned memory, so that the trainer does not wait for the copy.
+        if self.device.type == "cuda":
             rows = rows.pin_memory().to(self.device, non_blocking=True)
         if len(self._places) != count:
             self._places = torch.arange(count, device=self.device)
         places = self._places
         table = None
         if self._sizes is None:
-            assert self._own_size is not None
-            rows = rows.view(count, *self._own_size, self.channels)
+            assert self._stored_size is not None
+            rows = rows.view(count, *self._stored_size, self.channels)
         else:
             table = torch.cat([(places * stride).unsqueeze(1), self._sizes.index_select(0, idx)], 1)
             rows = rows.view(-1)
@@ -169,6 +178,6 @@ class FFCVSource:
             feed.close()
 
 
-def _said_size(facts: dict[str, Any]) -> tuple[int, int] | None:
-    size = facts.get("size")
+def _written_size(description: dict[str, Any]) -> tuple[int, int] | None:
+    size = description.get("size")
     return (int(size[0]), int(size[1])) if isinstance(size, list) and len(size) == 2 else None

@@ -6,7 +6,7 @@ Nothing is read back from the device and no worker process exists; on `device="m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.data.images import ImageSet
+from cfol_fast.data.source import Batch, Draw
 from cfol_fast.errors import InputError
-
-Draw = Callable[[], Tensor]
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -36,8 +34,6 @@ class ResidentSource:
     augment: what `feed` does to the images; None is the centre crop that `batches` always gives.
     """
 
-    lag = 0  # a change after step t is seen at step t + 1 + lag
-
     def __init__(
         self,
         image_set: ImageSet,
@@ -54,7 +50,8 @@ class ResidentSource:
             raise InputError(
                 "the images have different sizes: the source needs size=(height, width) of the batches"
             )
-        if self.device != image_set.images.device:  # what is on the device already needs no more room
+        # Images that are on the device already need no more room.
+        if self.device != image_set.images.device:
             free = free_memory(self.device)
             if free is not None and image_set.nbytes > free:
                 raise InputError(
@@ -71,7 +68,7 @@ class ResidentSource:
         self.table = None if image_set.table is None else image_set.table.to(self.device)
         self.labels = image_set.labels.to(self.device)
         self.rng = ops.new_rng(seed, self.device)
-        self.fault = ops.new_fault(self.device)  # flags of the op on a GPU; the trainer reads them
+        self.fault = ops.new_fault(self.device)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -91,16 +88,13 @@ class ResidentSource:
             fault=self.fault,
         )
 
-    def feed(self, draw: Draw, steps: int) -> Iterator[Batch]:
+    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
         """`steps` training batches (idx, x, y) of the indices `draw()` returns, each drawn when its step begins."""
         for _ in range(steps):
             idx = draw()
-            # A bad index has been refused by then, or flagged on a GPU, where index_select would end the process.
-            yield (
-                idx,
-                self.pixels(idx, self.augment),
-                self.labels.index_select(0, idx.clamp(0, len(self) - 1)),
-            )
+            x = self.pixels(idx, self.augment)
+            # On the CPU `pixels` has refused a bad index. On a GPU it has set a flag, and index_select would end the process.
+            yield idx, x, self.labels.index_select(0, idx.clamp(0, len(self) - 1))
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Every image once, in order, without augmentation: (idx, x, y)."""

@@ -1,18 +1,25 @@
-"""The interface between data and everything that reads it: what a source of examples offers."""
+"""The interface between the images and everything that reads them: what a source of examples offers.
+
+An evaluation asks a `Source` for every image once. Training asks a `TrainingSource` for the images at drawn indices. Both
+give batches of (indices (B,) int64, x (B, C, H, W) in [0, 1], y (B,) int64).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
 
+Draw = Callable[[], Tensor]
+Batch = tuple[Tensor, Tensor, Tensor]
+
 
 class Source(Protocol):
-    """Where the examples come from: `data.ResidentSource`, or tensors."""
+    """What an evaluation needs: `data.ResidentSource`, `data.FFCVSource` and `TensorSource` have it."""
 
     @property
     def labels(self) -> Tensor: ...
@@ -22,7 +29,29 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]: ...
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        """Every image once, in order, without augmentation."""
+        ...
+
+
+class TrainingSource(Source, Protocol):
+    """What training needs beside: `data.ResidentSource` and `data.FFCVSource` have it."""
+
+    @property
+    def fault(self) -> Tensor:
+        """Flags that kernels raised on the device; the trainer reads them before it saves."""
+        ...
+
+    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
+        """`steps` augmented batches of the indices that `draw()` returns, in the order of the draws.
+
+        A source may draw ahead by a fixed number of batches, but never more than `steps` in all.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class TensorSource:
@@ -41,7 +70,7 @@ class TensorSource:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(self, batch_size: int) -> Iterator[Batch]:
         for start in range(0, len(self), batch_size):
             rows = slice(start, start + batch_size)
             yield torch.arange(start, min(start + batch_size, len(self))), self.x[rows], self.labels[rows]

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics import Row
 
 
 class TensorBoardLog:
-    """Writes events into `folder`. `classes` names the per-class scalars (numbers without it).
+    """Writes events into `folder`; called with a row it is a listener of the trainer.
 
+    classes: the names of the per-class scalars; without them classes have numbers.
     resume_step: events at or after it, left by a run that was killed, are hidden when the run continues from there.
     """
 
@@ -35,6 +35,11 @@ class TensorBoardLog:
         self.classes = [str(name) for name in classes] if classes is not None else None
         self._writer = SummaryWriter(str(folder), purge_step=resume_step)
 
+    def __call__(self, row: Row) -> None:
+        """A row of metrics.jsonl, on the disk at once."""
+        (self.train if row["kind"] == "train" else self.validation)(row)
+        self._writer.flush()
+
     def _class(self, number: int) -> str:
         # A slash would open another level in TensorBoard's tree of tags.
         return self.classes[number].replace("/", "-") if self.classes else str(number)
@@ -44,7 +49,7 @@ class TensorBoardLog:
             self._writer.add_scalar(tag, float(value), step)
 
     def train(self, row: Mapping[str, Any]) -> None:
-        """A row of kind "train": loss, robust error, learning rate, speed, and by class the error and p."""
+        """A row of kind "train": loss, robust error, learning rate, speed, and per class the error and p."""
         step = int(row["step"])
         for key, tag in (
             ("loss", "loss"),
@@ -60,7 +65,7 @@ class TensorBoardLog:
             self._add(f"class distribution p/{self._class(number)}", share, step)
 
     def validation(self, row: Mapping[str, Any]) -> None:
-        """A row of kind "validation": average, tail and worst class, clean and robust, and the robust accuracy by class."""
+        """A row of kind "validation": average, tail and worst class, clean and robust, and the accuracies per class."""
         step = int(row["step"])
         split = str(row.get("split", "holdout"))
         for kind in ("clean", "robust"):
@@ -95,9 +100,6 @@ class TensorBoardLog:
                 )
                 self.images(f"{gallery['class']}/{kind}", stack, step)
 
-    def flush(self) -> None:
-        self._writer.flush()
-
     def close(self) -> None:
         self._writer.close()
 
@@ -108,24 +110,3 @@ class TensorBoardLog:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class EventWriter:
-    """While it is entered, the rows of a run are also written as events to RUN/tensorboard; at the end its gallery too.
-
-    Events that a killed run left after the step it continues from are hidden.
-    """
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.events = TensorBoardLog(
-            trainer.folder / "tensorboard", trainer.images.classes, trainer.position.step
-        )
-        trainer.log.listeners += (self.write,)
-
-    def write(self, row: Row) -> None:
-        (self.events.train if row["kind"] == "train" else self.events.validation)(row)
-        self.events.flush()
-
-    def __enter__(self) -> EventWriter:
-        return self

@@ -2,102 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cfol_fast import atomic, attacks, evaluation, methods, theory
+from cfol_fast.data.source import Source
 from cfol_fast.machine import versions
-from cfol_fast.progress import Progress
 from cfol_fast.runs import checkpoints, run_folder
-from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics import Row, read_rows
-from cfol_fast.training.parts import Parts
+from cfol_fast.training.trainer import Trainer
 
-Interrupt = Callable[[str], None]
 GALLERY_SIZE = 6
 
 
-def validate(config: TrainConfig, parts: Parts, epoch: int, step: int, interrupt: Interrupt) -> Row:
+def validate(trainer: Trainer) -> Row:
     """Clean and robust accuracy on the hold-out. The attack starts from the same noise each time: only the model changes."""
-    eps = config.test.eps or 0.0
-    attack = {"steps": config.validation.steps, "step": 2.5 * eps / config.validation.steps}
-    clean, robust, _ = _accuracies(config, parts, parts.splits.validation, attack, interrupt, "validation")
-    row = {"kind": "validation", "epoch": epoch, "step": step, "split": parts.splits.validation_split}
-    return {**row, "clean": _without_confusion(clean), "robust": _without_confusion(robust)}
+    config, images = trainer.config, trainer.images
+    assert images.validation is not None
+    steps = config.validation.steps
+    attack = new_attack(trainer, steps, 2.5 * (config.test.eps or 0.0) / steps)
+    found = accuracies(trainer, images.validation, attack, "validation")
+    return {
+        "kind": "validation",
+        "epoch": trainer.position.epoch + 1,
+        "step": trainer.position.step,
+        "split": images.validation_split,
+        **{
+            kind: {key: value for key, value in found[kind].items() if key != "confusion"}
+            for kind in ("clean", "robust")
+        },
+    }
 
 
-def final_test(
-    config: TrainConfig,
-    parts: Parts,
-    folder: Path,
-    store: checkpoints.CheckpointStore,
-    best: dict[str, dict[str, float]],
-    seconds: float,
-    interrupt: Interrupt,
-    show: Progress,
-) -> dict[str, Any]:
+def final_test(trainer: Trainer) -> dict[str, Any]:
     """Tests the last and the best checkpoints with the strong attack and writes gallery.json and result.json.
 
     `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in training the best clean
     one), or the last one without a hold-out.
     """
-    epochs = {checkpoints.LAST: config.epochs or 0} | {
-        name: int(kept["epoch"]) for name, kept in best.items()
-    }
+    config, model, store = trainer.config, trainer.model, trainer.store
+    best = trainer.position.best
+    epochs = {checkpoints.LAST: trainer.epochs} | {name: int(kept["epoch"]) for name, kept in best.items()}
     chosen = checkpoints.BEST_AVERAGE if checkpoints.BEST_AVERAGE in epochs else checkpoints.LAST
-    tested: dict[int, dict[str, Any]] = {}  # by epoch: the rules often keep the same one
-    final = {key: value.clone() for key, value in parts.model.state_dict().items()}
-    attack = {"steps": config.test.steps, "step": config.test.step}
-    described: dict[str, Any] = {}
+    # By epoch, since the rules often keep the same one.
+    tested: dict[int, dict[str, Any]] = {}
+    final = {key: value.clone() for key, value in model.state_dict().items()}
     try:
         for name, epoch in epochs.items():
             if epoch in tested:
                 continue
             if name != checkpoints.LAST:
-                parts.model.load_state_dict(checkpoints.read(store.path(name), parts.step.device)["model"])
-            clean, robust, described = _accuracies(
-                config, parts, parts.splits.test, attack, interrupt, f"test of {name}"
-            )
-            tested[epoch] = {"epoch": epoch, "clean": clean, "robust": robust}
+                model.load_state_dict(checkpoints.read(store.path(name), trainer.device)["model"])
+            found = accuracies(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
+            tested[epoch] = {"epoch": epoch, **found}
             if epoch == epochs[chosen]:
-                _write_gallery(config, parts, folder, attack, robust["worst_class"])
-        ensemble = None if parts.reservoir is None else _ensemble(config, parts, store, attack, interrupt)
+                write_gallery(trainer, found["robust"]["worst_class"])
+        ensemble = {} if trainer.ensemble is None else {"ensemble": ensemble_risk(trainer, trainer.ensemble)}
     finally:
-        parts.model.load_state_dict(final)
+        model.load_state_dict(final)
 
     method = methods.get(config.method)
+    clean, robust = (tested[epochs[chosen]][kind] for kind in ("clean", "robust"))
     result: dict[str, Any] = {
         "format": 1,
         "method": method.name,
         "title": method.title,
         "dataset": config.data.name,
-        "classes": parts.splits.classes,
+        "classes": trainer.images.classes,
         "model": config.model.name,
         "seed": config.seed,
         "holdout": holdout_label(config.data.holdout),
         "finished": True,
-        "test": {key: tested[epochs[chosen]][key] for key in ("clean", "robust")},
+        "test": {"clean": clean, "robust": robust},
         "checkpoints": {name: tested[epoch] for name, epoch in epochs.items()},
-        "attack": described,
+        "attack": strong_attack(trainer).describe(),
         "versions": versions(),
-        "seconds": seconds,
+        "seconds": trainer.position.seconds,
+        **ensemble,
+        "gallery": run_folder.GALLERY,
     }
-    if ensemble is not None:
-        result["ensemble"] = ensemble
-    if (folder / run_folder.GALLERY).exists():
-        result["gallery"] = run_folder.GALLERY
-    atomic.write_json(folder / run_folder.RESULT, result)
-    robust = result["test"]["robust"]
-    show.say(
-        f"test ({chosen}): clean {result['test']['clean']['average']:.1%}, robust {robust['average']:.1%}, "
+    atomic.write_json(trainer.folder / run_folder.RESULT, result)
+    trainer.progress.say(
+        f"test ({chosen}): clean {clean['average']:.1%}, robust {robust['average']:.1%}, "
         f"20 % tail {robust['tail']:.1%}, worst class {robust['worst_class']} {robust['worst']:.1%}"
     )
     return result
+
+
+def ensemble_risk(trainer: Trainer, members: theory.IterateReservoir) -> dict[str, Any]:
+    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the members."""
+    classes = trainer.images.classes
+
+    def robust_accuracies(_: nn.Module) -> Tensor:
+        found = accuracies(trainer, trainer.images.test, strong_attack(trainer), "ensemble")
+        return in_order(found["robust"]["per_class"], classes)
+
+    risk = theory.ensemble_risk(members.models(trainer.model), robust_accuracies)
+    kept = {"format": 1, "spec": trainer.images.spec.to_dict(), "classes": classes, **members.state_dict()}
+    trainer.store.save_best(checkpoints.ENSEMBLE, kept)
+    return {
+        "members": members.n,
+        "steps": list(members.steps),
+        "robust_risk": dict(zip(classes, risk.per_class.tolist(), strict=True)),
+        "worst_risk": risk.worst,
+        "worst_class": classes[risk.worst_class],
+    }
 
 
 def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
@@ -109,81 +122,51 @@ def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
     validations = {row["epoch"]: row for row in rows if row["kind"] == "validation"}
     if validations:
         best = result["checkpoints"].get(checkpoints.BEST_AVERAGE, {"epoch": max(validations)})["epoch"]
-        per_class = validations[best]["robust"]["per_class"]
-        return torch.tensor([per_class[name] for name in result["classes"]], dtype=torch.float64)
+        return in_order(validations[best]["robust"]["per_class"], result["classes"])
     errors = [row for row in rows if row["kind"] == "train"][-1]["class_error"]
     return torch.tensor([1.0 if error is None else 1.0 - error for error in errors], dtype=torch.float64)
 
 
-def _ensemble(
-    config: TrainConfig,
-    parts: Parts,
-    store: checkpoints.CheckpointStore,
-    attack: dict[str, Any],
-    interrupt: Interrupt,
-) -> dict[str, Any]:
-    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the members."""
-    assert parts.reservoir is not None
-    classes = parts.splits.classes
-
-    def accuracies(_: Any) -> Tensor:
-        per_class = _accuracies(config, parts, parts.splits.test, attack, interrupt, "ensemble")[1][
-            "per_class"
-        ]
-        return torch.tensor([per_class[name] for name in classes], dtype=torch.float64)
-
-    risk = theory.ensemble_risk(parts.reservoir.models(parts.model), accuracies)
-    store.save_best(
-        checkpoints.ENSEMBLE,
-        {
-            "format": 1,
-            "spec": parts.splits.spec.to_dict(),
-            "classes": classes,
-            **parts.reservoir.state_dict(),
-        },
-    )
-    return {
-        "members": parts.reservoir.n,
-        "steps": list(parts.reservoir.steps),
-        "robust_risk": dict(zip(classes, risk.per_class.tolist(), strict=True)),
-        "worst_risk": risk.worst,
-        "worst_class": classes[risk.worst_class],
-    }
+def in_order(per_class: dict[str, float], classes: list[str]) -> Tensor:
+    """(k,) float64."""
+    return torch.tensor([per_class[name] for name in classes], dtype=torch.float64)
 
 
-def _accuracies(
-    config: TrainConfig, parts: Parts, source: Any, attack: dict[str, Any], interrupt: Interrupt, note: str
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(clean R, robust R, what the attack was)."""
-    pgd = _pgd(config, parts, attack)
+def strong_attack(trainer: Trainer) -> attacks.Attack:
+    return new_attack(trainer, trainer.config.test.steps, trainer.config.test.step)
+
+
+def new_attack(trainer: Trainer, steps: int, step: float | None) -> attacks.Attack:
+    """PGD with a fresh random state, so that an evaluation does not depend on those before it."""
+    config = trainer.config
+    options = {"eps": config.test.eps, "norm": config.attack.norm, "seed": config.seed}
+    return attacks.create("pgd", trainer.model, steps=steps, step=step, **options)
+
+
+def accuracies(trainer: Trainer, source: Source, attack: attacks.Attack, what: str) -> dict[str, Any]:
+    """The clean and the robust accuracies of the model as it is, for JSON."""
+
+    def between_batches(done: int, total: int) -> None:
+        trainer.leave_if_asked()
+        trainer.progress.busy(f"{what}: {done:,} of {total:,} images")
+
     report = evaluation.evaluate(
-        parts.model,
+        trainer.model,
         source,
-        attack=pgd,
-        num_classes=len(parts.splits.classes),
-        class_names=parts.splits.classes,
-        batch_size=config.test.batch_size,
-        device=parts.step.device,
-        progress=lambda done, total: interrupt(f"{note}: {done:,} of {total:,} images"),
+        attack=attack,
+        num_classes=len(trainer.images.classes),
+        class_names=trainer.images.classes,
+        batch_size=trainer.config.test.batch_size,
+        device=trainer.device,
+        progress=between_batches,
     )
     assert report.robust is not None
-    return report.clean.to_json(), report.robust.to_json(), pgd.describe()
+    return {"clean": report.clean.to_json(), "robust": report.robust.to_json()}
 
 
-def _pgd(config: TrainConfig, parts: Parts, attack: dict[str, Any]) -> Any:
-    return attacks.create(
-        "pgd", parts.model, eps=config.test.eps, norm=config.attack.norm, seed=config.seed, **attack
-    )
-
-
-def _write_gallery(
-    config: TrainConfig, parts: Parts, folder: Path, attack: dict[str, Any], worst_class: str
-) -> None:
-    index = parts.splits.classes.index(worst_class)
-    attacker = _pgd(config, parts, attack)
-    pictures = evaluation.gallery(parts.model, parts.splits.test, attacker, index, n=GALLERY_SIZE)
-    atomic.write_json(folder / run_folder.GALLERY, pictures)
-
-
-def _without_confusion(accuracies: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in accuracies.items() if key != "confusion"}
+def write_gallery(trainer: Trainer, worst_class: str) -> None:
+    """Images of the worst class before and after the attack, for the report."""
+    index = trainer.images.classes.index(worst_class)
+    attack = strong_attack(trainer)
+    pictures = evaluation.gallery(trainer.model, trainer.images.test, attack, index, n=GALLERY_SIZE)
+    atomic.write_json(trainer.folder / run_folder.GALLERY, pictures)

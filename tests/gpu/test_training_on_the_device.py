@@ -9,8 +9,8 @@ from cfol_fast import data, ops
 from cfol_fast.data import beton
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.runs.schedules import learning_rate
-from cfol_fast.training.parts import build
+from cfol_fast.training.images import load_images
+from cfol_fast.training.trainer import Trainer
 
 
 def configured(device, tmp_path, **changes):
@@ -23,17 +23,15 @@ def configured(device, tmp_path, **changes):
 
 
 def take_steps(config, steps, watch=None):
-    parts = build(config)
-    batches = parts.splits.source.feed(parts.queue.draw, steps)
+    trainer = Trainer(config, load_images(config))
+    batches = trainer.batches.feed(steps)
     for number in range(steps):
         if watch is not None and number == 2:  # the first steps may allocate and choose algorithms
             watch(True)
-        _, x, y = next(batches)
-        idx, ticket = parts.queue.take()
-        parts.step(number, learning_rate(config.optimizer, number, steps, 1), idx, x, y, ticket)
+        trainer.step(next(batches))
     if watch is not None:
         watch(False)
-    return parts
+    return trainer
 
 
 @pytest.mark.parametrize("method", ["erm", "cfol", "fol", "lcvar", "trades"])
@@ -42,22 +40,22 @@ def test_a_training_step_never_waits_for_the_device(device, tmp_path, method):
         if device.type == "cuda":  # pragma: no cover
             torch.cuda.set_sync_debug_mode("error" if on else "default")
 
-    parts = take_steps(configured(device, tmp_path, method=method), 5, watch)
-    assert math.isfinite(float(parts.step.loss_sum))
-    counts, _ = ops.read_tally(parts.step.tally)
+    trainer = take_steps(configured(device, tmp_path, method=method), 5, watch)
+    assert math.isfinite(float(trainer.counts.loss_sum))
+    counts, _ = ops.read_tally(trainer.counts.tally)
     assert int(counts.sum()) == 5 * 32
 
 
 def test_bfloat16(device, tmp_path):
-    parts = take_steps(configured(device, tmp_path, precision="bfloat16"), 3)
-    assert math.isfinite(float(parts.step.loss_sum))
+    trainer = take_steps(configured(device, tmp_path, precision="bfloat16"), 3)
+    assert math.isfinite(float(trainer.counts.loss_sum))
 
 
 @pytest.mark.gpu
 def test_compiled_with_cuda_graphs(tmp_path):
     eager = take_steps(configured("cuda", tmp_path), 4)
     compiled = take_steps(configured("cuda", tmp_path, compile=True), 4)
-    torch.testing.assert_close(compiled.step.loss_sum, eager.step.loss_sum, rtol=1e-2, atol=0)
+    torch.testing.assert_close(compiled.counts.loss_sum, eager.counts.loss_sum, rtol=1e-2, atol=0)
 
 
 def test_ffcv_is_fed_from_device_indices(device, tmp_path):

@@ -1,6 +1,5 @@
 """Exact resume: a run killed at any moment and continued is, bit for bit, the run that was never interrupted."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cfol_fast.errors import InputError, Stopped
-from cfol_fast.training import loop
+from cfol_fast import evaluation
+from cfol_fast.errors import InputError
+from cfol_fast.training import train, trainer
 from tests.training import tiny
-from tests.training.tiny import stop_after
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,114 +32,84 @@ def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monkeypatch, number):
-    loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
+    tiny.run(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        stop_after(patch, 2, number)
-        with pytest.raises(
-            Stopped, match=r"stopped at step 2, saved .*last.pt; --resume continues"
-        ) as stopped:
-            loop.train(tiny.tiny_config(tmp_path / "stopped"), quiet=True)
-    assert stopped.value.signal_number == number
-    assert torch.load(tmp_path / "stopped/checkpoints/last.pt", weights_only=True)["position"]["step"] == 2
-    loop.train(tiny.tiny_config(tmp_path / "stopped"), resume=True, quiet=True)
+        tiny.signal_in_call(patch, 2, trainer, "learning_rate", number)
+        stopped = tiny.stopped_run(tmp_path / "stopped")
+    last = tmp_path / "stopped/checkpoints/last.pt"
+    assert str(stopped) == f"stopped at step 2, saved {last}; --resume continues"
+    assert stopped.signal_number == number
+    assert torch.load(last, weights_only=True)["position"]["step"] == 2
+    tiny.run(tmp_path / "stopped", resume=True)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_a_signal_during_validation_loses_nothing(few_images, tmp_path, monkeypatch):
-    loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
+    tiny.run(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        original = loop.validation.evaluation.evaluate
-
-        def interrupted(*args, **options):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return original(*args, **options)
-
-        patch.setattr(loop.validation.evaluation, "evaluate", interrupted)
-        with pytest.raises(Stopped, match="stopped at step 3"):
-            loop.train(tiny.tiny_config(tmp_path / "stopped"), quiet=True)
-    loop.train(tiny.tiny_config(tmp_path / "stopped"), resume=True, quiet=True)
+        tiny.signal_in_call(patch, 1, evaluation, "evaluate")
+        assert "stopped at step 3" in str(tiny.stopped_run(tmp_path / "stopped"))
+    tiny.run(tmp_path / "stopped", resume=True)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_a_signal_during_the_final_test_leaves_the_last_epoch_as_it_was(few_images, tmp_path, monkeypatch):
     """While another checkpoint is being tested the model holds that one's weights: they must not be saved as the last."""
-    loop.train(tiny.tiny_config(tmp_path / "whole", epochs=3, seed=1, ensemble=2), quiet=True)
-    assert (
-        json.loads((tmp_path / "whole/result.json").read_text())["checkpoints"]["best-average"]["epoch"] < 3
-    )
+    settings = {"epochs": 3, "seed": 1, "ensemble": 2}
+    whole = tiny.run(tmp_path / "whole", **settings)
+    assert whole.result["checkpoints"]["best-average"]["epoch"] < 3
     with monkeypatch.context() as patch:
-        original = loop.validation.evaluation.evaluate
-        calls = []
-
-        def interrupted(*args, **options):
-            calls.append(1)
-            if len(calls) == 5:  # three validations, the test of the last epoch, then that of another
-                os.kill(os.getpid(), signal.SIGTERM)
-            return original(*args, **options)
-
-        patch.setattr(loop.validation.evaluation, "evaluate", interrupted)
-        with pytest.raises(Stopped, match="stopped at step 9"):
-            loop.train(tiny.tiny_config(tmp_path / "stopped", epochs=3, seed=1, ensemble=2), quiet=True)
-    loop.train(tiny.tiny_config(tmp_path / "stopped", epochs=3, seed=1, ensemble=2), resume=True, quiet=True)
+        # Three validations, the test of the last epoch, then that of another.
+        tiny.signal_in_call(patch, 5, evaluation, "evaluate")
+        assert "stopped at step 9" in str(tiny.stopped_run(tmp_path / "stopped", **settings))
+    tiny.run(tmp_path / "stopped", resume=True, **settings)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_signal_handlers_are_put_back(few_images, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    tiny.run(tmp_path / "run", epochs=1)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_training_works_outside_the_main_thread(few_images, tmp_path):
     results = []
-    thread = threading.Thread(
-        target=lambda: results.append(loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True))
-    )
+    thread = threading.Thread(target=lambda: results.append(tiny.run(tmp_path / "run", epochs=1)))
     thread.start()
     thread.join()
     assert results[0].result["finished"]
 
 
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(few_images, tmp_path, capsys, monkeypatch):
-    loop.train(tiny.tiny_config(tmp_path / "whole"), quiet=True)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 5, signal.SIGTERM)
-        with pytest.raises(Stopped):
-            loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
+    tiny.run(tmp_path / "whole")
+    tiny.run_until(monkeypatch, 5, tmp_path / "run")
     last = tmp_path / "run/checkpoints/last.pt"
     last.write_bytes(last.read_bytes()[:-1000])
-    loop.train(tiny.tiny_config(tmp_path / "run"), resume=True)
+    train(tiny.tiny_config(tmp_path / "run"), resume=True)
     assert "is damaged" in capsys.readouterr().out
     tiny.assert_same_outcome(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_finished_run_is_returned_as_it_is(few_images, tmp_path):
-    first = loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    first = tiny.run(tmp_path / "run", epochs=1)
     before = (tmp_path / "run/result.json").stat().st_mtime_ns
-    again = loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), resume=True, quiet=True)
+    again = tiny.run(tmp_path / "run", epochs=1, resume=True)
     assert again.result == first.result
     assert (tmp_path / "run/result.json").stat().st_mtime_ns == before
 
 
 def test_another_thread_count_is_refused_unless_forced(few_images, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, signal.SIGTERM)
-        with pytest.raises(Stopped):
-            loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
+    tiny.run_until(monkeypatch, 2, tmp_path / "run")
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
     with pytest.raises(InputError, match=rf"threads \(was {threads}, now {threads + 1}\) changed.*--force"):
-        loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, quiet=True)
-    assert loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, force=True, quiet=True).result[
-        "finished"
-    ]
+        tiny.run(tmp_path / "run", resume=True)
+    forced = train(tiny.tiny_config(tmp_path / "run"), resume=True, force=True, quiet=True)
+    assert forced.result["finished"]
 
 
 def test_another_instruction_set_is_refused(few_images, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, signal.SIGTERM)
-        with pytest.raises(Stopped):
-            loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
+    tiny.run_until(monkeypatch, 2, tmp_path / "run")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")
     with pytest.raises(InputError, match="instructions"):
-        loop.train(tiny.tiny_config(tmp_path / "run"), resume=True, quiet=True)
+        tiny.run(tmp_path / "run", resume=True)

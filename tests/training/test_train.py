@@ -1,29 +1,26 @@
 """Whole runs, from Python: every method trains, resumes and evaluates; what is kept, tested and written."""
 
 import json
-import signal
 
 import pytest
 import torch
 
 import cfol_fast as cf
 from cfol_fast import data
-from cfol_fast.errors import InputError, Stopped
+from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import export, read_checkpoint
 from cfol_fast.runs.metrics import read_rows
-from cfol_fast.training import loop
+from cfol_fast.runs.run_folder import read_result
+from cfol_fast.training import loop, trainer
+from cfol_fast.training.images import load_images
 from tests.training import tiny
-from tests.training.tiny import stop_after
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_resumes_and_evaluates(few_images, tmp_path, monkeypatch, method):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, signal.SIGTERM)
-        with pytest.raises(Stopped):
-            loop.train(tiny.tiny_config(tmp_path / "run", method), quiet=True)
-    run = loop.train(tiny.tiny_config(tmp_path / "run", method), resume=True, quiet=True)
+    tiny.run_until(monkeypatch, 2, tmp_path / "run", method)
+    run = tiny.run(tmp_path / "run", method, resume=True)
 
     assert run.result["method"] == method
     assert run.result["holdout"] == "20%"
@@ -47,13 +44,12 @@ def pixels(images: data.ImageSet, count: int) -> tuple[torch.Tensor, torch.Tenso
 
 def test_the_embedded_images_train_as_they_are(tmp_path):
     """No stand-in for the data: the run of the command line, with few steps."""
-    config = tiny.tiny_config(tmp_path / "run", epochs=1, test__steps=1)
-    run = cf.train(config, quiet=True)
+    run = tiny.run(tmp_path / "run", epochs=1, test__steps=1)
     assert sum(run.result["test"]["robust"]["count"].values()) == 3000
 
 
 def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tmp_path):
-    result = loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True).result
+    result = tiny.run(tmp_path / "run").result
     assert result == json.loads((tmp_path / "run/result.json").read_text())
     assert result["checkpoints"].keys() == {"last", "best-average", "best-worst"}
     assert result["test"]["robust"] == result["checkpoints"]["best-average"]["robust"]
@@ -70,7 +66,7 @@ def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tm
 @pytest.mark.parametrize(("method", "judged"), [("cfol", "robust"), ("clean", "clean")])
 def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_path, method, judged):
     """Training without an attack is judged by its clean accuracies: its robustness is greatest before it has learned anything."""
-    run = loop.train(tiny.tiny_config(tmp_path / "run", method, epochs=4), quiet=True)
+    run = tiny.run(tmp_path / "run", method, epochs=4)
     rows = [row for row in read_rows(run.folder) if row["kind"] == "validation"]
     for name, metric in (("best-average", "average"), ("best-worst", "worst")):
         values = [row[judged][metric] for row in rows]
@@ -80,7 +76,7 @@ def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_p
 
 
 def test_without_a_hold_out_the_last_epoch_is_tested(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", data__holdout="none"), quiet=True)
+    run = tiny.run(tmp_path / "run", data__holdout="none")
     assert run.result["holdout"] == "none"
     assert run.result["checkpoints"].keys() == {"last"}
     assert not (run.folder / "checkpoints/best-average.pt").exists()
@@ -88,27 +84,27 @@ def test_without_a_hold_out_the_last_epoch_is_tested(few_images, tmp_path):
 
 
 def test_the_test_set_as_hold_out_is_labelled_everywhere(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", data__holdout="test"), quiet=True)
+    run = tiny.run(tmp_path / "run", data__holdout="test")
     assert run.result["holdout"] == "test"
     assert {row["split"] for row in read_rows(run.folder) if row["kind"] == "validation"} == {"test"}
 
 
 def test_validation_can_be_rarer_than_every_epoch(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", epochs=5, validation__every=2), quiet=True)
+    run = tiny.run(tmp_path / "run", epochs=5, validation__every=2)
     assert [row["epoch"] for row in read_rows(run.folder) if row["kind"] == "validation"] == [2, 4, 5]
 
 
 def test_two_equal_runs_are_equal_and_another_seed_is_not(few_images, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        loop.train(tiny.tiny_config(tmp_path / name, epochs=1, seed=seed), quiet=True)
+        tiny.run(tmp_path / name, epochs=1, seed=seed)
     tiny.assert_same_outcome(tmp_path / "a", tmp_path / "b")
     weights = [read_checkpoint(tmp_path / name)["model"]["net.linear.weight"] for name in "ac"]
     assert not torch.equal(*weights)
 
 
 def test_saving_more_often_changes_nothing(few_images, tmp_path):
-    loop.train(tiny.tiny_config(tmp_path / "a"), quiet=True)
-    loop.train(tiny.tiny_config(tmp_path / "b", checkpoint__steps=1, checkpoint__seconds=0.001), quiet=True)
+    tiny.run(tmp_path / "a")
+    tiny.run(tmp_path / "b", checkpoint__steps=1, checkpoint__seconds=0.001)
     tiny.assert_same_outcome(tmp_path / "a", tmp_path / "b")
 
 
@@ -116,66 +112,53 @@ def test_training_leaves_the_callers_random_numbers_alone(few_images, tmp_path):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    tiny.run(tmp_path / "run", epochs=1)
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_last_good_checkpoint(
-    few_images, tmp_path
-):
-    config = tiny.tiny_config(tmp_path / "run", epochs=3)
-    loop.train(tiny.tiny_config(tmp_path / "run", epochs=3), quiet=True)
-    config = tiny.tiny_config(tmp_path / "bad", epochs=3, optimizer__lr=1e20, optimizer__schedule="constant")
-    with pytest.raises(loop.TrainingFailed, match=r"not finite since step \d+; there is no checkpoint yet"):
-        loop.train(config, quiet=True)
+def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(few_images, tmp_path):
+    settings = {"epochs": 3, "optimizer__lr": 1e20, "optimizer__schedule": "constant"}
+    with pytest.raises(TrainingFailed, match=r"not finite since step \d+; there is no checkpoint yet"):
+        tiny.run(tmp_path / "run", **settings)
 
 
 def test_a_flag_that_the_source_raised_on_the_device_stops_the_run(few_images, tmp_path, monkeypatch):
-    build = loop.build
+    def flagged(config):
+        images = load_images(config)
+        images.train.fault.fill_(8)
+        return images
 
-    def flagged(*arguments):
-        parts = build(*arguments)
-        parts.splits.source.fault.fill_(8)
-        return parts
-
-    monkeypatch.setattr(loop, "build", flagged)
-    with pytest.raises(loop.TrainingFailed, match="an index was outside the data; there is no checkpoint"):
-        loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    monkeypatch.setattr(loop, "load_images", flagged)
+    with pytest.raises(TrainingFailed, match="an index was outside the data; there is no checkpoint"):
+        tiny.run(tmp_path / "run", epochs=1)
 
 
 def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, monkeypatch):
-    original = loop.learning_rate
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            loop, "learning_rate", lambda c, step, *rest: 1e20 if step >= 3 else original(c, step, *rest)
-        )
-        config = tiny.tiny_config(tmp_path / "run", checkpoint__steps=1, epochs=8)
-        with pytest.raises(
-            loop.TrainingFailed, match=r"since step \d+; the last good checkpoint is .*last.pt"
-        ):
-            loop.train(config, quiet=True)
+    """The step grows beyond all bounds from step 3 on, and a checkpoint is saved after every step."""
+    good = trainer.learning_rate
+    monkeypatch.setattr(
+        trainer, "learning_rate", lambda c, step, *rest: 1e20 if step >= 3 else good(c, step, *rest)
+    )
+    with pytest.raises(TrainingFailed, match=r"since step \d+; the last good checkpoint is .*last.pt"):
+        tiny.run(tmp_path / "run", checkpoint__steps=1, epochs=8)
     state = read_checkpoint(tmp_path / "run/checkpoints/last.pt")
-    assert int(state["step"]["first_bad"]) == loop.NEVER
+    assert int(state["step"]["first_bad"]) == trainer.NEVER
 
 
 def test_the_two_run_baseline_keeps_its_first_stage_in_a_subfolder(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", "two-run"), quiet=True)
-    assert json.loads((run.folder / "stage-1/result.json").read_text())["finished"]
-    first, second = (list(read_rows(folder)) for folder in (run.folder / "stage-1", run.folder))
-    assert first[0]["p"] is None  # every example once
-    assert second[0]["p"] is not None
-    best = json.loads((run.folder / "stage-1/result.json").read_text())["checkpoints"]["best-average"][
-        "epoch"
-    ]
-    accuracies = next(row for row in first if row["kind"] == "validation" and row["epoch"] == best)["robust"][
-        "per_class"
-    ]
-    softmax = torch.softmax(-torch.tensor(list(accuracies.values()), dtype=torch.float64), 0)
-    assert second[0]["p"] == pytest.approx((0.5 / 10 + 0.5 * softmax).tolist())
+    run = tiny.run(tmp_path / "run", "two-run")
+    stage = run.folder / "stage-1"
+    first, second = read_rows(stage), read_rows(run.folder)
+    # First every example once, then classes by their accuracies.
+    assert first[0]["p"] is None
+    best = read_result(stage)["checkpoints"]["best-average"]["epoch"]
+    (validation,) = (row for row in first if row["kind"] == "validation" and row["epoch"] == best)
+    accuracies = torch.tensor(list(validation["robust"]["per_class"].values()), dtype=torch.float64)
+    assert second[0]["p"] == pytest.approx((0.5 / 10 + 0.5 * torch.softmax(-accuracies, 0)).tolist())
 
 
 def test_an_ensemble_of_iterates_is_kept_and_its_class_risks_reported(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", ensemble=3), quiet=True)
+    run = tiny.run(tmp_path / "run", ensemble=3)
     found = run.result["ensemble"]
     assert found["members"] == len(found["steps"]) == 3
     assert all(0 <= step < 6 for step in found["steps"])
@@ -185,7 +168,7 @@ def test_an_ensemble_of_iterates_is_kept_and_its_class_risks_reported(few_images
 
 
 def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True)
+    run = tiny.run(tmp_path / "run")
     model = cf.load(run.folder)
     assert not model.training
     assert model.classes == run.result["classes"]
@@ -196,7 +179,7 @@ def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
 
 
 def test_plain_weights_can_be_exported(few_images, tmp_path):
-    run = loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True)
+    run = tiny.run(tmp_path / "run", epochs=1)
     path = export(run.folder, tmp_path / "weights.pt")
     weights = torch.load(path, weights_only=True)
     assert weights.keys() == cf.load(run.folder).state_dict().keys()
@@ -216,14 +199,14 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 
 def test_listeners_hear_every_row(few_images, tmp_path):
     heard = []
-    loop.train(tiny.tiny_config(tmp_path / "run"), quiet=True, listeners=(heard.append,))
+    cf.train(tiny.tiny_config(tmp_path / "run"), quiet=True, listeners=(heard.append,))
     assert [row["kind"] for row in heard] == ["train", "validation"] * 2
 
 
 def test_tensorboard_events_are_written(few_images, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    loop.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True, tensorboard=True)
+    cf.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True, tensorboard=True)
     events = EventAccumulator(str(tmp_path / "run/tensorboard"))
     events.Reload()
     assert "train/loss" in events.Tags()["scalars"]
@@ -232,4 +215,4 @@ def test_tensorboard_events_are_written(few_images, tmp_path):
 
 def test_images_of_a_data_set_that_do_not_fit_the_model_are_refused(few_images, tmp_path):
     with pytest.raises(InputError, match="takes 3 channels, the data set has 1"):
-        loop.train(tiny.tiny_config(tmp_path / "run", model__name="mobilenet_v3_small"), quiet=True)
+        tiny.run(tmp_path / "run", model__name="mobilenet_v3_small")

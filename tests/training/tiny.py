@@ -1,19 +1,26 @@
-"""A run small enough to repeat many times: a few of the embedded images, a quarter of the demo's network, three steps an epoch."""
+"""A run small enough to repeat many times: a few of the embedded images, a quarter of the demo's network, three steps per epoch."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from cfol_fast import data
+from cfol_fast.errors import Stopped
 from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.training import loop, parts
+from cfol_fast.runs.defaults import complete
+from cfol_fast.training import Run, train, trainer
+from cfol_fast.training.images import load_images
+from cfol_fast.training.trainer import Trainer
 
 TIMES = ("seconds", "images_per_second")
 
@@ -34,38 +41,62 @@ def few_images(per_class: int = 20, test_per_class: int = 5) -> Callable[..., da
     return load
 
 
-class FewImages:
-    """What `parts` sees instead of the data package."""
-
-    def __init__(self, load: Callable[..., data.ImageData]) -> None:
-        self.load = load
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(data, name)
-
-
 def use_few_images() -> None:
     """For processes of their own, which pytest's monkeypatch does not reach."""
-    parts.data = FewImages(few_images())  # type: ignore[assignment]
+    data.load = few_images()
 
 
 def tiny_config(out: Path | str, method: str = "cfol", **settings: Any) -> TrainConfig:
-    config = TrainConfig(method=method, out=str(out), device="cpu")
-    values = {
-        "epochs": 2,
-        "steps_per_epoch": 3,
-        "batch_size": 16,
-        "model.name": "demo-cnn@0.25",
-        "attack.steps": 2,
-        "validation.steps": 1,
-        "test.steps": 2,
-    }
-    for key, value in {
-        **values,
-        **{key.replace("__", "."): value for key, value in settings.items()},
-    }.items():
-        assign(config, key, value)
+    """settings: attack__steps=2 sets attack.steps."""
+    config = TrainConfig(
+        method=method, out=str(out), device="cpu", epochs=2, steps_per_epoch=3, batch_size=16
+    )
+    config.model.name = "demo-cnn@0.25"
+    config.attack.steps, config.validation.steps, config.test.steps = 2, 1, 2
+    for key, value in settings.items():
+        assign(config, key.replace("__", "."), value)
     return config
+
+
+def run(out: Path, method: str = "cfol", resume: bool = False, **settings: Any) -> Run:
+    return train(tiny_config(out, method, **settings), resume=resume, quiet=True)
+
+
+def run_until(monkeypatch: Any, steps: int, out: Path, method: str = "cfol", **settings: Any) -> Stopped:
+    """A run that is asked to stop in its step `steps`, counted from 1."""
+    with monkeypatch.context() as patch:
+        signal_in_call(patch, steps, trainer, "learning_rate")
+        return stopped_run(out, method, **settings)
+
+
+def stopped_run(out: Path, method: str = "cfol", **settings: Any) -> Stopped:
+    with pytest.raises(Stopped) as stopped:
+        run(out, method, **settings)
+    return stopped.value
+
+
+def signal_in_call(monkeypatch: Any, call: int, module: Any, name: str, number: int = signal.SIGTERM) -> None:
+    """Sends this process a signal in the given call, counted from 1, of a function."""
+    original, calls = getattr(module, name), itertools.count(1)
+
+    def counting(*args: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), number)
+        return original(*args, **options)
+
+    monkeypatch.setattr(module, name, counting)
+
+
+def new_trainer(out: Path | str, method: str = "cfol", **settings: Any) -> Trainer:
+    """A trainer at its start."""
+    config = complete(tiny_config(out, method, **settings))
+    return Trainer(config, load_images(config))
+
+
+def take_steps(trainer: Trainer, count: int) -> Trainer:
+    for batch in trainer.batches.feed(count):
+        trainer.step(batch)
+    return trainer
 
 
 def without_times(value: Any) -> Any:
@@ -93,17 +124,3 @@ def assert_same_outcome(run: Path, other: Path) -> None:
             assert torch.equal(tensor, other_weights[name][key]), f"{name}: {key} differs"
     assert rows == other_rows
     assert result == other_result
-
-
-def stop_after(monkeypatch: Any, steps: int, number: int) -> None:
-    """Sends this process the signal `number` in the run's step `steps`, counted from 1."""
-    original, calls = loop.learning_rate, 0
-
-    def counting(*args: Any) -> float:
-        nonlocal calls
-        calls += 1
-        if calls == steps:
-            os.kill(os.getpid(), number)
-        return original(*args)
-
-    monkeypatch.setattr(loop, "learning_rate", counting)

@@ -1,0 +1,66 @@
+"""How a batch reaches the training step: drawn by the sampler, made into pixels by the source, handed over with its ticket."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cfol_fast.data.source import TrainingSource
+from cfol_fast.sampling import IndexSampler
+
+Ticket = Tensor | None
+
+
+class TrainingBatch(NamedTuple):
+    """indices: (B,) int64, the sampler's; ticket: what they were drawn with; x: (B, C, H, W) in [0, 1]; y: (B,) int64."""
+
+    indices: Tensor
+    ticket: Ticket
+    x: Tensor
+    y: Tensor
+
+
+class Batches:
+    """The batches of a run, one per step.
+
+    A source may draw ahead (FFCV's lag). The sampler's update needs what drew the batch at hand, not the latest draw, so each draw
+    waits here with its ticket until its batch comes back. What waits is part of a checkpoint: a resumed run feeds again what had
+    been drawn and not yet trained on.
+    """
+
+    def __init__(self, sampler: IndexSampler, source: TrainingSource, batch_size: int) -> None:
+        self.sampler, self.source, self.batch_size = sampler, source, batch_size
+        self._waiting: deque[tuple[Tensor, Ticket]] = deque()
+        # How many of those that wait the source has asked for.
+        self._asked_for = 0
+
+    def feed(self, steps: int) -> Generator[TrainingBatch]:
+        """The next `steps` batches. One loop at a time; close it when leaving early."""
+        self._asked_for = 0
+        with closing(self.source.feed(self._draw, steps)) as batches:
+            for indices, x, y in batches:
+                _, ticket = self._waiting.popleft()
+                self._asked_for -= 1
+                yield TrainingBatch(indices, ticket, x, y)
+
+    def _draw(self) -> Tensor:
+        """The indices of the next batch that the source is to make: (batch_size,) int64."""
+        if self._asked_for == len(self._waiting):
+            indices = self.sampler.draw(self.batch_size)
+            self._waiting.append((indices, self.sampler.ticket()))
+        self._asked_for += 1
+        return self._waiting[self._asked_for - 1][0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": [{"idx": indices, "ticket": ticket} for indices, ticket in self._waiting]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self.sampler.device
+        self._waiting.clear()
+        for draw in state["drawn"]:
+            ticket = draw["ticket"]
+            self._waiting.append((draw["idx"].to(device), None if ticket is None else ticket.to(device)))

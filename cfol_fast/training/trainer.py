@@ -1,0 +1,367 @@
+"""The trainer: the parts of a run, one training step, and what a checkpoint holds of it.
+
+Nothing in `Trainer.step` reads a value back from the device. What the log needs is counted there (`EpochCounts`) and read at the log
+points: at the end of an epoch, before a checkpoint is saved, and when a live progress bar is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import attacks, methods, objectives, ops, theory
+from cfol_fast.errors import InputError, Stopped, TrainingFailed
+from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic
+from cfol_fast.models.spec import ModelSpec
+from cfol_fast.progress import Progress, Reading, Stopwatch
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
+from cfol_fast.runs.config import OptimizerConfig, TrainConfig
+from cfol_fast.runs.metrics import MetricsLog, Row
+from cfol_fast.runs.schedules import learning_rate
+from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.images import RunImages
+from cfol_fast.training.signals import StopRequest
+
+FORMAT = 1
+# The value of `EpochCounts.first_bad` while every loss was finite.
+NEVER = 2**62
+# Attacks whose one step has a size of its own.
+SINGLE_STEP_ATTACKS = ("fgsm", "n-fgsm")
+
+
+@dataclass
+class Position:
+    """How far a run is. The names of the fields are keys of the checkpoint.
+
+    step: steps that are done. epoch: epochs that are finished, validated and logged.
+    seconds: over all parts of a run that was interrupted. epoch_seconds: of training, without validation, in this epoch.
+    best: for each early-stopping rule the checkpoint's name and its {"epoch", "value"}.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    best: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+class EpochCounts:
+    """What the steps count on the device: per class examples and errors, the sum of the losses, the first bad loss."""
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.tally = ops.new_tally(num_classes, device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
+        self.fault = ops.new_fault(device)
+
+    def add(self, number: int, y: Tensor, wrong: Tensor, loss: Tensor) -> None:
+        """The step with this number, counted from 0: y, wrong: (B,); loss: a scalar."""
+        ops.class_tally_(self.tally, y, wrong, self.fault)
+        loss = loss.double()
+        self.loss_sum += loss
+        bad = torch.where(torch.isfinite(loss), NEVER, number)
+        self.first_bad.copy_(torch.minimum(self.first_bad, bad))
+
+    def begin_epoch(self) -> None:
+        self.tally.zero_()
+        self.loss_sum.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tally": self.tally, "loss_sum": self.loss_sum, "first_bad": self.first_bad}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+class Trainer:
+    """One run, or one stage of it, on its device and seeded.
+
+    previous: (k,) robust accuracies of the classes after the stage before.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        images: RunImages,
+        folder: Path | None = None,
+        previous: Tensor | None = None,
+        progress: Progress | None = None,
+        stop: StopRequest | None = None,
+    ) -> None:
+        self.config, self.images = config, images
+        self.device = torch.device(config.device)
+        if config.precision == "bfloat16" and (trouble := bfloat16_trouble(self.device)):
+            raise InputError(trouble)
+        method, k = methods.get(config.method), len(images.classes)
+        self.epochs = config.epochs or 0
+        self.steps_per_epoch = config.steps_per_epoch or max(1, round(len(images.labels) / config.batch_size))
+        self.steps = self.steps_per_epoch * self.epochs
+
+        self.model = new_model(images.spec, config, self.device)
+        self.forward: Callable[[Tensor], Tensor] = (
+            compiled(self.model, self.device) if config.compile else self.model
+        )
+        self.sampler = method.sampler(
+            images.labels, k, config.params, config.seed, self.device, previous, self.steps
+        )
+        self.batches = Batches(self.sampler, images.train, config.batch_size)
+        self.attack = training_attack(self.model, config)
+        self.objective = method.objective(config.params, k)
+        self.optimizer = new_optimizer(self.model, config.optimizer, self.device)
+        self.counts = EpochCounts(k, self.device)
+        self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
+
+        self.position = Position()
+        self.folder = folder or Path(config.out or "")
+        self.store, self.log = CheckpointStore(self.folder), MetricsLog(self.folder)
+        self.progress = progress or Progress(quiet=True)
+        self.stop = stop or StopRequest()
+        self.since_save = Stopwatch()
+
+    def step(self, batch: TrainingBatch) -> None:
+        """Attack, objective, optimiser, and back to the sampler which examples were wrong."""
+        indices, ticket, x, y = batch
+        number = self.position.step
+        if self.ensemble is not None:
+            self.ensemble.observe(number, self.model)
+        rate = learning_rate(self.config.optimizer, number, self.steps_per_epoch, self.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        # What an earlier step's CUDA graphs returned is not needed any more.
+        torch.compiler.cudagraph_mark_step_begin()
+        with self._autocast():
+            x_adv = self.attack(x, y)
+            weighted = objectives.Batch(x, x_adv, y, self.sampler.weight(y))
+            loss, logits = self.objective(self.forward, weighted)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+        with torch.no_grad():
+            wrong = (logits.argmax(dim=1) != y).float()
+            self.sampler.observe(indices, y, wrong, ticket)
+            self.counts.add(number, y, wrong, loss.detach())
+        self.position.step += 1
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    # ---------------------------------------------------------------- between the steps
+
+    @property
+    def steps_left_in_epoch(self) -> int:
+        return (self.position.epoch + 1) * self.steps_per_epoch - self.position.step
+
+    def spend(self, seconds: float) -> None:
+        """Counts time that went into training steps."""
+        self.position.seconds += seconds
+        self.position.epoch_seconds += seconds
+
+    def leave_if_asked(self) -> None:
+        """Saves and raises `Stopped` once a signal asked the run to stop; also called in the middle of an evaluation.
+
+        During the final test nothing is saved: the last epoch is on the disk, and the model holds the weights under test.
+        """
+        if self.stop.requested:
+            path = self.save() if self.position.epoch < self.epochs else self.store.path(LAST)
+            self.progress.clear()
+            message = f"stopped at step {self.position.step}, saved {path}; --resume continues"
+            raise Stopped(self.stop.signal_number or 0, message)
+
+    def save_is_due(self) -> bool:
+        every = self.config.checkpoint
+        by_steps = every.steps is not None and self.position.step % every.steps == 0
+        return by_steps or (every.seconds is not None and self.since_save.seconds >= every.seconds)
+
+    def check_health(self) -> None:
+        """Reads the flags that the steps raised on the device; called before anything is logged or saved."""
+        last = self.store.path(LAST)
+        good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+        first_bad = int(self.counts.first_bad)
+        if first_bad != NEVER:
+            raise TrainingFailed(
+                f"the loss is not finite since step {first_bad}; {good}. Try a lower learning rate"
+            )
+        for part in (self.sampler, self.attack, self.counts, self.images.train):
+            if flags := int(part.fault):
+                raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
+
+    def reading(self) -> Reading:
+        """What the live bar shows; reads from the device."""
+        row = self.training_row()
+        errors = [error or 0.0 for error in row["class_error"]]
+        worst = max(range(len(errors)), key=errors.__getitem__)
+        p = None if row["p"] is None else row["p"][worst]
+        return Reading(row["robust_error"], self.images.classes[worst], p)
+
+    # ---------------------------------------------------------------- at the end of an epoch
+
+    def training_row(self) -> Row:
+        """The epoch's row of metrics.jsonl; reads from the device."""
+        counts, errors = ops.read_tally(self.counts.tally)
+        images, p, position = int(counts.sum()), self.sampler.p, self.position
+        return {
+            "kind": "train",
+            "epoch": position.epoch + 1,
+            "step": position.step,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "loss": float(self.counts.loss_sum) / self.steps_per_epoch,
+            "robust_error": float(errors.sum()) / max(1, images),
+            "class_error": [
+                e / n if n else None for e, n in zip(errors.tolist(), counts.tolist(), strict=True)
+            ],
+            "p": None if p is None else p.tolist(),
+            "images_per_second": images / position.epoch_seconds if position.epoch_seconds > 0 else 0.0,
+            "seconds": position.seconds,
+        }
+
+    @property
+    def validation_is_due(self) -> bool:
+        epoch = self.position.epoch + 1
+        due = epoch % self.config.validation.every == 0 or epoch == self.epochs
+        return due and self.images.validation is not None
+
+    def keep_best(self, validation: Row) -> None:
+        """Both early-stopping rules of the paper: the best average robust accuracy, and the best worst class.
+
+        Training without an attack is judged by its clean accuracies. Its robust accuracies fall while it learns: a network that
+        has learned nothing answers alike for every image, attacked or not, so they would choose the first epoch.
+        """
+        judged = validation["clean" if self.config.attack.kind == "none" else "robust"]
+        epoch, best = self.position.epoch + 1, self.position.best
+        for name, value in ((BEST_AVERAGE, judged["average"]), (BEST_WORST, judged["worst"])):
+            if name not in best or value > best[name]["value"]:
+                best[name] = {"epoch": epoch, "value": value}
+                self.store.save_best(name, {**self.weights(epoch), "validation": validation})
+
+    def end_epoch(self) -> None:
+        self.position.epoch += 1
+        self.position.epoch_seconds = 0.0
+        self.counts.begin_epoch()
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def save(self) -> Path:
+        """Writes the checkpoint `last`, unless a flag says that the state is bad."""
+        self.check_health()
+        self.since_save.lap()
+        return self.store.save_last(self.state_dict())
+
+    def weights(self, epoch: int) -> dict[str, Any]:
+        """The part of a checkpoint that is enough to use the model."""
+        return {
+            "format": FORMAT,
+            "model": self.model.state_dict(),
+            "spec": self.images.spec.to_dict(),
+            "classes": self.images.classes,
+            "dataset": self.config.data.name,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "epoch": epoch,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to continue exactly, and all that `load` needs to rebuild its model."""
+        return {
+            **self.weights(self.position.epoch),
+            "position": asdict(self.position),
+            **{name: part.state_dict() for name, part in self._stateful().items()},
+            "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
+            "metrics_size": self.log.size,
+            "arithmetic": arithmetic(self.device, self.config.compile),
+            # Dropout draws from torch's own generators, where a model has it.
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def _stateful(self) -> dict[str, Any]:
+        """The parts with a state of their own, by their keys in a checkpoint."""
+        return {
+            "optimizer": self.optimizer,
+            "sampler": self.sampler,
+            "attack": self.attack,
+            "source": self.images.train,
+            "queue": self.batches,
+            "step": self.counts,
+        }
+
+    def restore(self, force: bool = False) -> None:
+        """Continues from the newest whole checkpoint; without one the run stays at its start.
+
+        force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
+        """
+        self.store.sweep()
+        found = self.store.newest(self.device)
+        if found is None:
+            self.log.cut(0)
+            return
+        state, name, complaint = found
+        if complaint is not None:
+            self.progress.say(f"{complaint}; using {name} instead")
+        for change in check_same_arithmetic(state["arithmetic"], arithmetic(self.device, self.config.compile), force):
+            self.progress.say(
+                f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
+            )
+        self.log.cut(state["metrics_size"])
+        self.load_state_dict(state)
+        self.progress.say(f"continuing at step {self.position.step}")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        for name, part in self._stateful().items():
+            part.load_state_dict(state[name])
+        if self.ensemble is not None:
+            self.ensemble.load_state_dict(state["ensemble"])
+        torch.set_rng_state(state["torch_rng"].cpu())
+        if state["cuda_rng"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+        for key, value in state["position"].items():
+            setattr(self.position, key, value)
+
+
+def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The network with its seeded start, in training mode."""
+    torch.manual_seed(config.seed)
+    model = spec.create().to(device)
+    if config.model.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.train()
+
+
+def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """The model under torch.compile; on a GPU with CUDA graphs, which "reduce-overhead" brings."""
+    return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
+
+
+def new_optimizer(model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> torch.optim.SGD:
+    """SGD in one op and one pass over memory on the CPU; on a GPU in the few ops of `foreach`, torch's own choice there."""
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=chosen.lr or 0.0,
+        momentum=chosen.momentum,
+        weight_decay=chosen.weight_decay,
+        nesterov=chosen.nesterov,
+        fused=device.type == "cpu",
+        foreach=device.type != "cpu",
+    )
+
+
+def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
+    """The attack of the training step, with its own random state."""
+    chosen = config.attack
+    if chosen.kind == "none":
+        return attacks.create("none", model)
+    params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
+    if chosen.kind not in SINGLE_STEP_ATTACKS:
+        params |= {"step": chosen.step, "steps": chosen.steps, "random_start": chosen.random_start}
+        params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
+    return attacks.create(str(chosen.kind), model, **params)

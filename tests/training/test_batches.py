@@ -1,0 +1,90 @@
+"""Batches on their way to the step: each comes with the ticket that drew it, however far ahead the source draws."""
+
+import itertools
+from collections import deque
+
+import pytest
+import torch
+
+from cfol_fast.sampling import ClassSampler
+from cfol_fast.training.batches import Batches
+
+LABELS = torch.arange(40) % 4
+
+
+class DrawingAhead:
+    """A source of constant images that asks for `lag` draws before it gives the first batch."""
+
+    def __init__(self, lag: int) -> None:
+        self.lag = lag
+
+    def feed(self, draw, steps):
+        ahead = deque()
+        for step in range(steps):
+            while len(ahead) <= self.lag and step + len(ahead) < steps:
+                ahead.append(draw())
+            indices = ahead.popleft()
+            yield indices, torch.zeros(len(indices), 1, 2, 2), LABELS[indices]
+
+
+class RecordingSampler(ClassSampler):
+    """Keeps each draw with its ticket."""
+
+    def __init__(self) -> None:
+        super().__init__(LABELS, eta=0.02, seed=1)
+        self.draws: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def draw(self, n):
+        indices = super().draw(n)
+        self.draws.append((indices.clone(), self.ticket().clone()))
+        return indices
+
+
+def learn(sampler, batch) -> None:
+    sampler.observe(batch.indices, batch.y, (batch.y == 2).float(), batch.ticket)
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_every_batch_brings_its_own_indices_labels_and_ticket(lag):
+    sampler = RecordingSampler()
+    for step, batch in enumerate(Batches(sampler, DrawingAhead(lag), 8).feed(10)):
+        indices, ticket = sampler.draws[step]
+        assert torch.equal(batch.indices, indices)
+        assert torch.equal(batch.ticket, ticket)
+        assert torch.equal(batch.y, LABELS[indices])
+        learn(sampler, batch)
+    assert len(sampler.draws) == 10
+    # The distribution moved, so the tickets differ.
+    assert len({tuple(ticket.tolist()) for _, ticket in sampler.draws}) == 10 - lag
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_loop_that_was_left_and_continued_gets_the_batches_of_one_that_was_not(lag):
+    def drawn(*parts: int) -> list[list[int]]:
+        sampler, found = RecordingSampler(), []
+        batches, saved = Batches(sampler, DrawingAhead(lag), 8), None
+        for part in parts:
+            if saved is not None:
+                batches = Batches(sampler, DrawingAhead(lag), 8)
+                batches.load_state_dict(saved)
+            feed = batches.feed(sum(parts) - len(found))
+            for batch in itertools.islice(feed, part):
+                learn(sampler, batch)
+                found.append(batch.indices.tolist())
+            feed.close()
+            saved = batches.state_dict()
+        return found
+
+    assert drawn(3, 1, 4) == drawn(8)
+
+
+def test_what_was_drawn_and_not_trained_on_is_in_the_state():
+    sampler = RecordingSampler()
+    batches = Batches(sampler, DrawingAhead(2), 8)
+    feed = batches.feed(5)
+    next(feed)
+    waiting = batches.state_dict()["drawn"]
+    assert [draw["idx"].tolist() for draw in waiting] == [idx.tolist() for idx, _ in sampler.draws[1:3]]
+    assert all(
+        torch.equal(draw["ticket"], t) for draw, (_, t) in zip(waiting, sampler.draws[1:], strict=True)
+    )

@@ -1,0 +1,28 @@
+"""The images of a run: how the training part is divided."""
+
+import pytest
+
+from cfol_fast.runs.defaults import complete
+from cfol_fast.training.images import RunImages, load_images
+from tests.training.tiny import tiny_config
+
+
+def loaded(tmp_path, **settings) -> RunImages:
+    return load_images(complete(tiny_config(tmp_path, **settings)))
+
+
+def test_the_hold_out_is_no_part_of_the_training_images(few_images, tmp_path):
+    images = loaded(tmp_path)
+    assert (len(images.labels), len(images.validation), len(images.test)) == (160, 40, 50)
+    train = {image.numpy().tobytes() for image in images.train.images}
+    assert not any(image.numpy().tobytes() in train for image in images.validation.images)
+
+
+@pytest.mark.parametrize(
+    ("holdout", "split", "count"), [("test", "test", 50), ("none", None, 0), ("0.5", "holdout", 100)]
+)
+def test_the_hold_out_can_be_the_test_set_or_nothing(few_images, tmp_path, holdout, split, count):
+    images = loaded(tmp_path, data__holdout=holdout)
+    assert (0 if images.validation is None else len(images.validation)) == count
+    assert images.validation is None or images.validation_split == split
+    assert len(images.labels) == len(images.train) == (100 if holdout == "0.5" else 200)
