@@ -24,8 +24,8 @@ examples:
   cfol-fast reproduce cifar10 --data ~/data --parallel         the main table, one run per GPU
   cfol-fast reproduce cifar10 --scale mini                     without a GPU
   cfol-fast reproduce larger-models --data ~/data --checkpoint erm=cifar_linf_8.pt
-  cfol-fast reproduce all --scale mini --out results/mini      every table and figure
-  cfol-fast reproduce --index results                          rewrite results/README.md from the stored tables
+  cfol-fast reproduce all --scale mini                         every table and figure, in reproduction/mini
+  cfol-fast reproduce --index results --collect reproduction/mini    keep what matters of it, with a README.md
 """
 
 
@@ -83,16 +83,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index",
         type=Path,
         metavar="DIR",
-        help="write DIR/README.md from the tables stored below DIR, and stop",
+        help="write DIR/README.md from the results kept below DIR, and stop",
+    )
+    parser.add_argument(
+        "--collect",
+        type=Path,
+        metavar="REPRODUCTION",
+        help="with --index: first keep the tables and figures of a reproduction's folder in DIR, one JSON per comparison",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    from cfol_fast.recipes.collection import collect
     from cfol_fast.recipes.index import write_index
     from cfol_fast.recipes.recipe import list_recipes
     from cfol_fast.recipes.reproduction import reproduce
 
+    if args.collect is not None and args.index is None:
+        raise InputError("--collect needs --index DIR, the folder to keep the results in")
     if args.index is not None:
+        if args.collect is not None:
+            collect(args.collect, args.index)
         print(write_index(args.index))
         return 0
     if args.list:

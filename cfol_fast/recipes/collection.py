@@ -1,0 +1,154 @@
+"""The few files of a reproduction that are worth keeping: one JSON per comparison, and the figures.
+
+A recipe whose runs are all among another's (the mini scale has one data set for several of the paper's) is no comparison of
+its own: its name stands under `also` in the other's file. A kept file holds the recipe's table and, of every run in it, the
+settings and how many images of each class were right. From these counts every accuracy and interval can be computed again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.recipes.page import read_table
+from cfol_fast.recipes.recipe import list_recipes
+from cfol_fast.recipes.table import NAME
+from cfol_fast.runs.identity import essential_settings
+from cfol_fast.runs.json_files import read_object
+
+Table = dict[str, Any]
+
+
+def read_kept(folder: Path) -> list[Table]:
+    """Every kept comparison below `folder` (FOLDER/SCALE/RECIPE.json), in the paper's order."""
+    return in_the_papers_order([read_object(path) for path in sorted(folder.glob("*/*.json"))])
+
+
+def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
+    order = {name: i for i, name in enumerate(list_recipes())}
+    return sorted(tables, key=lambda t: (t["scale"], order.get(t["recipe"], len(order)), t["recipe"]))
+
+
+def collect(reproduction: Path, folder: Path) -> list[Path]:
+    """Writes what is worth keeping of the recipes carried out in `reproduction` below `folder`, and returns the JSON files."""
+    tables = in_the_papers_order([read_table(path.parent) for path in sorted(reproduction.glob(f"*/{NAME}"))])
+    if not tables:
+        raise InputError(
+            f"{reproduction} holds no tables: expected {reproduction}/RECIPE/{NAME} (cfol-fast reproduce NAME)"
+        )
+    written = []
+    for table, also in distinct(tables):
+        place = folder / table["scale"]
+        place.mkdir(parents=True, exist_ok=True)
+        kept = _compact(table, also, reproduction)
+        kept["figures"] = _keep_figures([table, *also], reproduction, place)
+        written.append(place / f"{table['recipe']}.json")
+        atomic.write_text(written[-1], readable_json(kept) + "\n")
+    return written
+
+
+def distinct(tables: Sequence[Table]) -> list[tuple[Table, list[Table]]]:
+    """The tables that are comparisons of their own, each with those whose runs are all among its own."""
+    largest_first = sorted(tables, key=lambda table: -len(_tested(table)))
+    hosts: list[tuple[Table, list[Table]]] = []
+    for table in largest_first:
+        if not any(_contains(host, table) for host, _ in hosts):
+            hosts.append((table, []))
+    hosts.sort(key=lambda item: tables.index(item[0]))
+    for table in tables:
+        if not any(table is host for host, _ in hosts):
+            next(also for host, also in hosts if _contains(host, table)).append(table)
+    return hosts
+
+
+def _contains(host: Table, table: Table) -> bool:
+    alike = (host["scale"], host["checkpoint"]) == (table["scale"], table["checkpoint"])
+    return alike and _tested(table) <= _tested(host)
+
+
+def _tested(table: Table) -> set[tuple[str, str]]:
+    """What a table compares: each run, with the attack it was tested with."""
+    return {
+        (run, json.dumps(entry["attack"], sort_keys=True))
+        for block in table["blocks"]
+        for entry in block["entries"]
+        for run in entry["runs"] or [str(entry.get("checkpoint"))]
+    }
+
+
+def _compact(table: Table, also: Sequence[Table], reproduction: Path) -> Table:
+    """The table without what the runs' counts say, and the runs."""
+    blocks = [
+        {
+            **block,
+            "entries": [{k: v for k, v in entry.items() if k != "per_class"} for entry in block["entries"]],
+        }
+        for block in table["blocks"]
+    ]
+    runs = {name: _run(reproduction / "runs" / name) for name in table["runs"]}
+    names = [{key: other[key] for key in ("recipe", "paper", "title")} for other in also]
+    return {**table, "blocks": blocks, "also": names, "runs": runs}
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    """A run's settings and, for each of its checkpoints and evaluations, the images of each class and how many were right."""
+    result = read_object(folder / "result.json")
+    record: dict[str, Any] = {
+        "method": result["method"],
+        "seed": result["seed"],
+        "settings": essential_settings(read_object(folder / "config.json")),
+        "seconds": round(float(result.get("seconds") or 0.0), 1),
+        "classes": result["classes"],
+        "attack": result["attack"],
+        "checkpoints": {
+            name: {"epoch": kept.get("epoch"), **_counts(kept)}
+            for name, kept in result.get("checkpoints", {}).items()
+        },
+    }
+    evaluations = [read_object(path) for path in sorted(folder.glob("eval-*.json"))]
+    if evaluations:
+        record["evaluations"] = [{"attack": made["attack"], **_counts(made)} for made in evaluations]
+    return record
+
+
+def _counts(accuracies: Mapping[str, Any]) -> dict[str, Any]:
+    """{"images": [n per class], "clean": [right per class], "robust": [...]} of a {"clean": R, "robust": R}."""
+    found: dict[str, Any] = {}
+    for kind in ("clean", "robust"):
+        if accuracy := accuracies.get(kind):
+            found["images"] = list(accuracy["count"].values())
+            found[kind] = [
+                None if share is None else round(share * accuracy["count"][name])
+                for name, share in accuracy["per_class"].items()
+            ]
+    return found
+
+
+def _keep_figures(tables: Sequence[Table], reproduction: Path, place: Path) -> list[str]:
+    """Copies the figures of a comparison and returns their files' names."""
+    kept = []
+    for table in tables:
+        for key in table.get("figures", []):
+            kept.append(f"{table['recipe']}-{key}.svg")
+            atomic.write_bytes(place / kept[-1], (reproduction / table["recipe"] / f"{key}.svg").read_bytes())
+    return kept
+
+
+def readable_json(value: Any, indent: int = 0, width: int = 240) -> str:
+    """JSON in which whatever fits on a line stands on one: tables of numbers are read and compared by line."""
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if len(flat) + indent <= width or not isinstance(value, (dict, list)) or not value:
+        return flat
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        rows = [
+            f"{inner}{json.dumps(key, ensure_ascii=False)}: {readable_json(item, indent + 1, width)}"
+            for key, item in value.items()
+        ]
+        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
+    rows = [inner + readable_json(item, indent + 1, width) for item in value]
+    return "[\n" + ",\n".join(rows) + "\n" + " " * indent + "]"
