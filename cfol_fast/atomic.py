@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one: to a temporary name in the same folder, synced, then renamed."""
+"""Writing files so that nobody sees half of one: under a temporary name in the same folder, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes private files; a result is as readable as any file the user writes
+        # mkstemp makes private files; a result should be as readable as any file that the user writes.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)

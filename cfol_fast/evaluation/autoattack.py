@@ -28,7 +28,8 @@ from cfol_fast.runs.json_files import read_object
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 NORMS = {"linf": "Linf", "l2": "L2"}
-LEAST_CLASSES = 4  # the targeted DLR loss looks at the four largest logits
+# The targeted DLR loss looks at the four largest logits.
+LEAST_CLASSES = 4
 FORMAT = 1
 
 
@@ -80,37 +81,37 @@ class AutoAttack:
         batch_size: int = 256,
         progress: Callable[[int, int], Any] | None = None,
     ) -> Tensor:
-        """(N,) int64: what each example ends up as. x: (N, C, H, W), y and clean (the predictions without attack): (N,), on the CPU.
+        """(N,) int64: the prediction for each example after all attacks.
 
-        progress: called with (done, total) after every batch, in units that only their ratio gives a meaning.
+        x: (N, C, H, W), y and clean (the predictions without attack): (N,), on the CPU.
+        progress: called with (done, total) after every batch; only their ratio means something.
         """
-        run = _Progress(self._identity(x, y, batch_size), len(self.attacks), clean, y)
+        state = _State(self._identity(x, y, batch_size), clean, y)
         if self.state is not None:
-            run.restore(self.state)
+            state.restore(self.state)
         adversary = None
         for number, name in enumerate(self.attacks):
-            if number < run.attack:
+            if number < state.attack:
                 continue
-            candidates = run.start.nonzero().squeeze(1)
-            pieces = candidates.split(batch_size)
-            for piece in pieces[run.batch :]:
+            pieces = state.candidates.nonzero().squeeze(1).split(batch_size)
+            for piece in pieces[state.batch :]:
                 if adversary is None:
                     adversary = self._adversary(x, device)
-                run.predictions[piece] = self._attack(adversary, name, x[piece], y[piece], device)
-                run.batch += 1
-                self._save(run)
+                state.predictions[piece] = self._attack(adversary, name, x[piece], y[piece], device)
+                state.batch += 1
+                self._save(state)
                 if progress is not None:
-                    progress(number * len(pieces) + run.batch, len(self.attacks) * len(pieces))
-            run.next_attack(y)
-            self._save(run)
-        return run.predictions
+                    progress(number * len(pieces) + state.batch, len(self.attacks) * len(pieces))
+            state.next_attack(y)
+            self._save(state)
+        return state.predictions
 
     def _adversary(self, x: Tensor, device: torch.device) -> Any:
         try:
             import pyautoattack
         except ModuleNotFoundError:
             raise InputError("AutoAttack needs pyautoattack: pip install pyautoattack") from None
-        # a copy, because parts of AutoAttack leave gradients in the parameters
+        # A copy, because parts of AutoAttack leave gradients in the parameters
         model = copy.deepcopy(bare(self.model)).requires_grad_(False).eval()
         with torch.no_grad():
             k = model(x[:1].to(device)).shape[1]
@@ -131,9 +132,9 @@ class AutoAttack:
             _, predicted = adversary.run_standard_evaluation(x.to(device), y.to(device), batch_size=len(x))
         return predicted.cpu()
 
-    def _save(self, run: _Progress) -> None:
+    def _save(self, state: _State) -> None:
         if self.state is not None:
-            atomic.write_json(self.state, run.to_json())
+            atomic.write_json(self.state, state.to_json())
 
     def _identity(self, x: Tensor, y: Tensor, batch_size: int) -> dict[str, Any]:
         weights = bare(self.model).state_dict()
@@ -149,20 +150,21 @@ class AutoAttack:
         }
 
 
-class _Progress:
-    """Where a run stands: the attack, the batch, who withstood the attacks before, and what each example ended up as."""
+class _State:
+    """How far the attacks are: the attack's number, the batch, the examples it works on, the predictions so far.
 
-    def __init__(self, identity: dict[str, Any], attacks: int, clean: Tensor, y: Tensor) -> None:
-        self.identity, self.attacks = identity, attacks
+    candidates: (N,) bool, what withstood the attacks before the current one; its batches are made of these.
+    """
+
+    def __init__(self, identity: dict[str, Any], clean: Tensor, y: Tensor) -> None:
+        self.identity = identity
         self.attack = self.batch = 0
         self.predictions = clean.clone()
-        self.start = (
-            clean == y
-        )  # (N,) bool: the candidates of the current attack, which its batches are made of
+        self.candidates = clean == y
 
     def next_attack(self, y: Tensor) -> None:
         self.attack, self.batch = self.attack + 1, 0
-        self.start = self.predictions == y
+        self.candidates = self.predictions == y
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -171,25 +173,24 @@ class _Progress:
             "identity": self.identity,
             "attack": self.attack,
             "batch": self.batch,
-            "start": "".join("1" if flag else "0" for flag in self.start.tolist()),
+            "start": "".join("1" if flag else "0" for flag in self.candidates.tolist()),
             "predictions": self.predictions.tolist(),
         }
 
     def restore(self, path: Path) -> None:
-        """Continues from the file where there is one; a state of something else is refused with what differs."""
+        """Continues from the file if it is there; the state of another evaluation is refused, with what differs."""
         if not path.exists():
             return
         stored = read_object(path)
         if stored.get("kind") != "autoattack-state" or stored.get("format") != FORMAT:
             raise InputError(f"{path} is not an AutoAttack state of this version; choose another file")
-        theirs = stored["identity"]
-        different = [name for name, value in self.identity.items() if theirs.get(name) != value]
+        different = [name for name, value in self.identity.items() if stored["identity"].get(name) != value]
         if different:
             raise InputError(
                 f"the AutoAttack state {path} belongs to another {', '.join(different)}; delete it or choose another file"
             )
         self.attack, self.batch = stored["attack"], stored["batch"]
-        self.start = torch.tensor([digit == "1" for digit in stored["start"]])
+        self.candidates = torch.tensor([digit == "1" for digit in stored["start"]])
         self.predictions = torch.tensor(stored["predictions"], dtype=torch.int64)
 
 
@@ -208,7 +209,7 @@ def fingerprint(parts: Sequence[Tensor | str]) -> str:
 
 @contextlib.contextmanager
 def _undisturbed(device: torch.device) -> Iterator[None]:
-    """Keeps the global random state and the tracer, both of which pyautoattack sets, and its log of every batch away."""
+    """Puts back the global random state and the tracer, both of which pyautoattack sets, and silences its log."""
     tracer, logger = sys.gettrace(), logging.getLogger("auto-attack")
     disabled, logger.disabled = logger.disabled, True
     devices = [device] if device.type == "cuda" else []

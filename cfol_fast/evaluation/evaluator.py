@@ -22,9 +22,11 @@ from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.inputs import Source, as_source, check_pixels, class_names, logits_of
 from cfol_fast.evaluation.result import Evaluation
 
-STEPS = 20  # of PGD, when an attack is given as a dict without them; the step is 2.5 eps / steps
+# Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
+STEPS = 20
 Progress = Callable[[int, int], Any]
-AttackLike = Any  # an Attack, any callable (x, y) -> x_adv, or a dict such as {"kind": "pgd", "eps": 8 / 255}
+# An Attack, any callable (x, y) -> x_adv, or a dict such as {"kind": "pgd", "eps": 8 / 255}.
+AttackLike = Any
 ACTIVE_SET_NOTE = (
     "with the active set an example counts as fooled at the first iterate that fools it, the clean image included; robust accuracy "
     "is therefore never higher than at the last iterate"
@@ -58,31 +60,36 @@ def evaluate(
     if active_set and not any(isinstance(one, attack_kinds.PGD) for one in chosen):
         raise InputError("the active set needs PGD: give attack={'eps': ...}")
     with evaluation_mode(model), torch.no_grad():
-        run = _Run(model, source, _device_of(model, device), class_names, num_classes, batch_size, progress)
-        run.batches(chosen, active_set)
-        run.whole_set_attacks(chosen)
+        found = _Predictions(
+            model, source, _device_of(model, device), class_names, num_classes, batch_size, progress
+        )
+        found.clean_and_batched(chosen, active_set)
+        found.whole_set(chosen)
     for one in chosen:
         _check_fault(one)
     labels = source.labels.cpu()
-    named = [
-        (_describe(one), ClassAccuracy(labels, run.predictions[number], run.names))
-        for number, one in enumerate(chosen)
-    ]
-    robust = None
-    if chosen:
-        robust = ClassAccuracy(labels, _worst_case(labels, list(run.predictions.values())), run.names)
-    settings = {"active_set": active_set, "batch_size": batch_size, "device": str(run.device)}
+
+    def accuracy(predictions: Tensor) -> ClassAccuracy:
+        return ClassAccuracy(labels, predictions, found.names)
+
+    attacked = [found.attacked[number] for number in range(len(chosen))]
+    settings = {"active_set": active_set, "batch_size": batch_size, "device": str(found.device)}
     return Evaluation(
-        clean=ClassAccuracy(labels, run.clean, run.names),
-        robust=robust,
-        attacks=named,
+        clean=accuracy(found.clean),
+        robust=accuracy(_worst_case(labels, attacked)) if attacked else None,
+        attacks=[
+            (_describe(one), accuracy(predictions)) for one, predictions in zip(chosen, attacked, strict=True)
+        ],
         settings=settings,
         notes=[ACTIVE_SET_NOTE] if active_set else [],
     )
 
 
-class _Run:
-    """The predictions of one evaluation, filled in batch by batch."""
+class _Predictions:
+    """What the model says to every example, without an attack and under each, filled in batch by batch.
+
+    clean: (N,) int64. attacked: the same for each attack, by its number. names: of the classes, known with the first batch.
+    """
 
     def __init__(
         self,
@@ -97,15 +104,15 @@ class _Run:
         self.model, self.source, self.batch_size, self.progress = model, source, batch_size, progress
         self.device = device or source.labels.device
         self.clean = torch.zeros(len(source), dtype=torch.int64)
-        self.predictions: dict[int, Tensor] = {}  # by the attack's number
-        self.names: list[str] = []  # known with the first batch
+        self.attacked: dict[int, Tensor] = {}
+        self.names: list[str] = []
         self._given = names, num_classes
         self.done = self.total = 0
 
-    def batches(self, chosen: list[Any], active_set: bool) -> None:
+    def clean_and_batched(self, chosen: list[Any], active_set: bool) -> None:
         """The clean images, and every attack that works batch by batch."""
         batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
-        self.predictions = {number: torch.zeros_like(self.clean) for number in range(len(chosen))}
+        self.attacked = {number: torch.zeros_like(self.clean) for number in batched}
         self.total = len(self.source) * max(1, len(chosen))
         for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
             x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
@@ -115,7 +122,7 @@ class _Run:
                 self.names = class_names(self.source, *self._given, logits.shape[1])
             clean = logits.argmax(1)
             self.clean[rows] = clean.cpu()
-            for place, one in batched.items():
+            for attack_number, one in batched.items():
                 if active_set and isinstance(one, attack_kinds.PGD):
                     right = clean == y
                     outcome, alive = attack_survivors(one, x, y, right), right.nonzero().squeeze(1)
@@ -124,12 +131,12 @@ class _Run:
                         guess[alive] = self._predict(outcome.x_adv[alive], number)
                 else:
                     guess = self._predict(one(x, y), number)
-                self.predictions[place][rows] = guess.cpu()
-                self._tell(len(rows))
+                self.attacked[attack_number][rows] = guess.cpu()
+                self._count(len(rows))
             if not chosen:
-                self._tell(len(rows))
+                self._count(len(rows))
 
-    def whole_set_attacks(self, chosen: list[Any]) -> None:
+    def whole_set(self, chosen: list[Any]) -> None:
         """AutoAttack chooses its own batches, of the examples that are left."""
         wanted = {number: one for number, one in enumerate(chosen) if isinstance(one, AutoAttack)}
         if not wanted:
@@ -139,16 +146,17 @@ class _Run:
         for number, one in wanted.items():
             before = self.done
 
-            def tell(done: int, total: int, before: int = before) -> None:
-                self._tell(before + len(y) * done // max(1, total) - self.done)
+            def part_done(done: int, total: int, before: int = before) -> None:
+                self._count(before + len(y) * done // max(1, total) - self.done)
 
-            self.predictions[number] = one.run(x, y, self.clean, self.device, self.batch_size, tell)
-            self._tell(before + len(y) - self.done)
+            self.attacked[number] = one.run(x, y, self.clean, self.device, self.batch_size, part_done)
+            self._count(before + len(y) - self.done)
 
     def _predict(self, x: Tensor, batch: int) -> Tensor:
         return logits_of(self.model, x, batch).argmax(1)
 
-    def _tell(self, images: int) -> None:
+    def _count(self, images: int) -> None:
+        """Adds to the images done, and tells whoever follows the progress."""
         self.done += images
         if self.progress is not None:
             self.progress(self.done, self.total)
@@ -156,11 +164,14 @@ class _Run:
 
 @dataclass
 class EnsembleEvaluation:
-    """Several models: the risk of each class averaged over the members, which is what the paper's Theorem 1 bounds."""
+    """Several models: the risk of each class averaged over the members, which is what the paper's Theorem 1 bounds.
+
+    clean_risk, robust_risk: (k,) float64; for the second every member is attacked on its own (None without an attack).
+    """
 
     members: list[Evaluation]
-    clean_risk: Tensor  # (k,) float64
-    robust_risk: Tensor | None  # (k,) float64; every member attacked on its own
+    clean_risk: Tensor
+    robust_risk: Tensor | None
 
     @property
     def worst_risk(self) -> float:

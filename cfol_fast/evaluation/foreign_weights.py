@@ -1,8 +1,8 @@
-"""Weights from elsewhere in one of our networks: found under whatever prefix, checked name by name and shape by shape.
+"""Checkpoints of other projects, loaded into our networks: every name and shape is checked, whatever prefix they have.
 
 Known layouts: MadryLab/robustness (a dict with the weights of a wrapper under "model", its normalisation inside), TRADES'
 WRN-34-10 and AutoAttack's example (plain state dicts, pixels as they are), our own exports, and any state dict in which all names
-carry one prefix. Files are read with weights_only=True: nothing in them is executed.
+have the same prefix. Files are read with weights_only=True: nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ NORMALISATION = {
     "mean": ("normalizer.new_mean", "normalize.mean"),
     "std": ("normalizer.new_std", "normalize.std"),
 }
-UNUSED = ("sub_block1.",)  # TRADES' network has a block that its forward pass never reaches
-OPTIONAL = ("num_batches_tracked",)  # a counter that older versions of torch did not store
+# TRADES' network has a block that its forward pass never reaches.
+UNUSED = ("sub_block1.",)
+# A counter that older versions of torch did not store.
+OPTIONAL = ("num_batches_tracked",)
 HEADS = ("linear.weight", "fc.weight", "classifier.weight")
 
 
@@ -50,7 +52,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what the unpickler raises on bytes that are no pickle can be anything
+    # The unpickler may raise anything on bytes that are no pickle.
+    except Exception as error:
         if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
             raise InputError(
                 f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. Where you trust "
@@ -103,7 +106,8 @@ def _matching(
         for name, value in weights.items()
         if name.startswith(prefix) and not name.removeprefix(prefix).startswith(UNUSED)
     }
-    if prefix == "":  # a normalisation at the top level belongs to the first layer, not to the network
+    if prefix == "":
+        # A normalisation at the top level belongs to our first layer, not to the network.
         given = {
             name: value for name, value in given.items() if not name.endswith(sum(NORMALISATION.values(), ()))
         }
@@ -136,7 +140,7 @@ def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
 
 
 def _recognise(weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int) -> str | None:
-    """The one of our networks that the file fits, tried without memory or arithmetic."""
+    """The name of the network of ours that the file fits, found with networks that have shapes but no numbers."""
     for name in models.names():
         with torch.device("meta"):
             try:

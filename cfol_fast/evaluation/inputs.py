@@ -1,4 +1,4 @@
-"""What an evaluation is given, and the refusal of what would give a wrong figure without a word."""
+"""What an evaluation is given: it is checked here, so that nothing silently gives a wrong figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 
-TOLERANCE = 1e-5  # pixels that were scaled in another precision may leave [0, 1] by rounding
+# Pixels that were scaled in another precision may leave [0, 1] by rounding.
+TOLERANCE = 1e-5
 
 
 def as_source(x_or_source: Any, y: Tensor | None) -> Source:
@@ -56,7 +57,7 @@ def class_names(
 
 
 def check_pixels(x: Tensor, batch: int) -> None:
-    """Refuses images outside [0, 1]: an eps in pixels would mean something else there."""
+    """Refuses images outside [0, 1]: a radius is given for pixels in this range."""
     low, high = float(x.min()), float(x.max())
     if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
         raise InputError(

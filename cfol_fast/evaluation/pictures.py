@@ -1,4 +1,4 @@
-"""A few examples to look at: a class's images before and after the attack, with what the model says to each."""
+"""A few examples to look at: images of one class before and after the attack, with the model's prediction for each."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What describes a network in a checkpoint: enough to build it again."""
+"""The description of a network that a checkpoint holds: enough to build it again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
@@ -12,7 +12,7 @@ from cfol_fast.models.zoo import create
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What `models.create` needs to build the network of a checkpoint again."""
+    """What `models.create` is called with."""
 
     name: str
     num_classes: int
@@ -27,15 +27,8 @@ class ModelSpec:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "num_classes": self.num_classes,
-            "image_size": self.image_size,
-            "in_channels": self.in_channels,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
+        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> ModelSpec:
-        return cls(**{**facts, "mean": tuple(facts["mean"]), "std": tuple(facts["std"])})
+    def from_dict(cls, stored: dict[str, Any]) -> ModelSpec:
+        return cls(**{**stored, "mean": tuple(stored["mean"]), "std": tuple(stored["std"])})

@@ -57,11 +57,14 @@ def tail_mean(accuracies: Iterable[float], fraction: float = TAIL) -> float:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracies from 0 to 1. A class without examples is in `classes` alone: it has no accuracy and cannot be the worst."""
+    """Accuracies from 0 to 1: `average` over the examples, `class_average` with equal weight for every class.
+
+    A class without examples is in `classes` and `count` alone: it has no accuracy and cannot be the worst.
+    """
 
     classes: list[str]
-    average: float  # over the examples
-    class_average: float  # every class counts the same
+    average: float
+    class_average: float
     tail: float
     worst: float
     worst_class: str

@@ -19,7 +19,8 @@ from cfol_fast.errors import InputError
 
 FOLDER = "checkpoints"
 LAST, PREVIOUS, BEST_AVERAGE, BEST_WORST = "last", "previous", "best-average", "best-worst"
-ENSEMBLE = "ensemble"  # the members' weights, where a run keeps them
+# The members' weights, where a run keeps them.
+ENSEMBLE = "ensemble"
 
 
 class DamagedCheckpoint(InputError):
@@ -51,7 +52,7 @@ class CheckpointStore:
         return self.folder / f"{name}.pt"
 
     def save_last(self, state: dict[str, Any]) -> Path:
-        """Writes `last`, keeping the one before as `previous`; at every moment one of the two is whole."""
+        """Writes `last` and keeps the one before as `previous`: at every moment one of the two is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh, last = self.path("next"), self.path(LAST)
         atomic.save_torch(fresh, state)
@@ -69,20 +70,19 @@ class CheckpointStore:
     def newest(self, device: torch.device | str = "cpu") -> tuple[dict[str, Any], str, str | None] | None:
         """The newest whole checkpoint as (state, its name, what was wrong with a newer one); None if there is none.
 
-        When files are there and every one of them is damaged that is an error: starting afresh in silence would throw
-        the run away.
+        Files that are all damaged are an error: starting afresh without a word would throw the run away.
         """
-        complaint: str | None = None
+        problem: str | None = None
         for name in (LAST, PREVIOUS):
             if not self.path(name).exists():
                 continue
             try:
-                return read(self.path(name), device), name, complaint
+                return read(self.path(name), device), name, problem
             except DamagedCheckpoint as error:
-                complaint = str(error)
-        if complaint is not None:
+                problem = str(error)
+        if problem is not None:
             raise InputError(
-                f"{complaint}, and there is no whole checkpoint before it; --overwrite starts afresh"
+                f"{problem}, and there is no whole checkpoint before it; --overwrite starts afresh"
             )
         return None
 

@@ -1,4 +1,4 @@
-"""What a run is: one tree of typed dataclasses, written to the run folder as `config.json`.
+"""The configuration of a run: one tree of typed dataclasses, written to the run folder as `config.json`.
 
 The command line, a TOML file, `--set key=value` and Python all set the same fields (`assign`). A field left at None
 follows the data set or the method (`cfol_fast.runs.defaults`); the file in the run folder has every value filled in.
@@ -21,46 +21,60 @@ from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter
 
 @dataclass
 class DataConfig:
+    """The data set, and how its images reach the step."""
+
     name: str = "fashion-mini"
-    root: str | None = None  # the folder with the data set's files; fashion-mini needs none
-    holdout: str = "0.2"  # share of the training part kept for early stopping, or "test", or "none"
-    imbalance: float | None = (
-        None  # exponential class profile: the largest class has this many times the smallest
-    )
+    # The folder with the data set's files; fashion-mini needs none.
+    root: str | None = None
+    # The share of the training part kept for early stopping, or "test", or "none".
+    holdout: str = "0.2"
+    # An exponential class profile: the largest class has this many times the images of the smallest.
+    imbalance: float | None = None
     download: bool = False
-    size: int | None = None  # "folder" only: the short side that images of different sizes are stored with
+    # For "folder" only: the short side that images of different sizes are stored with.
+    size: int | None = None
     skip_corrupt: bool = False
     augment: bool = True
-    source: str = "resident"  # or "ffcv"
-    beton: str | None = None  # the FFCV file with the training part
-    lag: int = 1  # FFCV: batches drawn ahead of the update
+    # "resident" or "ffcv".
+    source: str = "resident"
+    # The FFCV file with the training part.
+    beton: str | None = None
+    # For FFCV: the number of batches drawn ahead of the update.
+    lag: int = 1
 
 
 @dataclass
 class ModelConfig:
+    """The network."""
+
     name: str | None = None
     channels_last: bool = True
 
 
 @dataclass
 class OptimizerConfig:
+    """SGD and its learning rate, which `cfol_fast.runs.schedules` computes."""
+
     lr: float | None = None
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = False
-    schedule: str | None = None  # "steps", "one-cycle" or "constant"
-    milestones: tuple[int, ...] | None = (
-        None  # "steps": epochs; None: at one half and three quarters of the run
-    )
-    decay: float = 0.1  # "steps": the factor at each milestone
-    warmup: float = 0.3  # "one-cycle": the share of the run that climbs
+    # "steps", "one-cycle" or "constant".
+    schedule: str | None = None
+    # For "steps": the epochs at which the rate falls; None: at one half and three quarters of the run.
+    milestones: tuple[int, ...] | None = None
+    # For "steps": the factor at each milestone.
+    decay: float = 0.1
+    # For "one-cycle": the share of the run in which the rate climbs.
+    warmup: float = 0.3
 
 
 @dataclass
 class AttackConfig:
     """The attack of the training step."""
 
-    kind: str | None = None  # None: the method's own; "pgd", "trades", "fgsm", "n-fgsm", "none"
+    # "pgd", "trades", "fgsm", "n-fgsm" or "none"; None: the method's own.
+    kind: str | None = None
     eps: float | None = None
     step: float | None = None
     steps: int = 7
@@ -70,23 +84,28 @@ class AttackConfig:
 
 @dataclass
 class ValidationConfig:
-    every: int = 1  # epochs
-    steps: int = 10  # of PGD, each 2.5 * eps / steps
+    """The hold-out is tested after every so many epochs, with PGD of so many steps of size 2.5 * eps / steps."""
+
+    every: int = 1
+    steps: int = 10
 
 
 @dataclass
 class TestConfig:
-    __test__ = False  # not a test class, whatever pytest thinks of the name
+    """The attack of the final test: PGD. eps follows the training attack, step is 2.5 * eps / steps."""
 
-    eps: float | None = None  # None: the training attack's
-    step: float | None = None  # None: 2.5 * eps / steps
+    # pytest would take the class for a test because of its name.
+    __test__ = False
+
+    eps: float | None = None
+    step: float | None = None
     steps: int = 20
     batch_size: int = 250
 
 
 @dataclass
 class CheckpointConfig:
-    """Beside the checkpoint after each epoch: every so many steps or seconds."""
+    """A run saves after each epoch, and also after every so many steps or seconds."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -94,8 +113,11 @@ class CheckpointConfig:
 
 @dataclass
 class TrainConfig:
+    """Everything that a run is a function of, and where it is carried out."""
+
     method: str = "cfol"
-    params: dict[str, Any] = field(default_factory=dict)  # the method's own: eta, gamma, alpha, ...
+    # The method's own parameters: eta, gamma, alpha, ...
+    params: dict[str, Any] = field(default_factory=dict)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -105,15 +127,17 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     epochs: int | None = None
     batch_size: int = 128
-    steps_per_epoch: int | None = (
-        None  # None: as many as it takes to see as many images as the training part has
-    )
+    # None: as many as it takes to draw as many images as the training part has.
+    steps_per_epoch: int | None = None
     seed: int = 0
     device: str = "auto"
-    precision: str = "float32"  # or "bfloat16"
+    # "float32" or "bfloat16".
+    precision: str = "float32"
     compile: bool = False
-    ensemble: int = 0  # members kept for the ensemble of the paper's Theorem 1
-    out: str | None = None  # the run folder
+    # The number of members kept for the ensemble of the paper's Theorem 1.
+    ensemble: int = 0
+    # The run folder.
+    out: str | None = None
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Filling in what the user left open: the paper's recipe, or that of the embedded images.
+"""Filling in what the user left open: the paper's settings, or those of the embedded images.
 
-`complete` is the only place that knows which data set takes which recipe. What it returns has no open field: it is what
-the run folder records, what a resumed run is compared with, and what a recipe's hash is made of.
+`complete` is the only place that knows which data set takes which settings. What it returns has no open field: the run
+folder records it, a resumed run is compared with it, and a recipe's run is named by its hash.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ATTACKS = ("pgd", "trades", "fgsm", "n-fgsm", "none")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Defaults that belong to a data set. `step` is the training attack's, as a multiple of eps."""
+class Defaults:
+    """What belongs to a data set. `step` is the training attack's, as a multiple of eps."""
 
     epochs: int
     lr: float
@@ -32,10 +32,8 @@ class Recipe:
 
 
 # Section 5 and appendix "Experimental setup": SGD 0.1, 200 epochs, divided by ten at 100 and 150, PGD-7 with step eps/4.
-PAPER = Recipe(epochs=200, lr=0.1, schedule="steps", step=0.25)
-RECIPES = {
-    "fashion-mini": Recipe(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7),
-}
+PAPER = Defaults(epochs=200, lr=0.1, schedule="steps", step=0.25)
+BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7)}
 
 
 def complete(config: TrainConfig) -> TrainConfig:
@@ -44,16 +42,16 @@ def complete(config: TrainConfig) -> TrainConfig:
     method = methods.get(config.method)
     config.method = method.name
     spec = data.spec(config.data.name)
-    recipe = RECIPES.get(spec.name, PAPER)
+    defaults = BY_DATA_SET.get(spec.name, PAPER)
 
     config.params = method.params(config.params, spec.name)
-    config.epochs = _default(config.epochs, recipe.epochs)
+    config.epochs = _default(config.epochs, defaults.epochs)
     config.model.name = _default(config.model.name, spec.model)
-    config.optimizer.lr = _default(config.optimizer.lr, recipe.lr)
-    config.optimizer.schedule = _default(config.optimizer.schedule, recipe.schedule)
+    config.optimizer.lr = _default(config.optimizer.lr, defaults.lr)
+    config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
     config.attack.kind = _default(config.attack.kind, method.attack or "none")
     config.attack.eps = _default(config.attack.eps, spec.eps)
-    config.attack.step = _default(config.attack.step, recipe.step * config.attack.eps)
+    config.attack.step = _default(config.attack.step, defaults.step * config.attack.eps)
     config.test.eps = _default(config.test.eps, config.attack.eps)
     config.test.step = _default(config.test.step, 2.5 * config.test.eps / max(1, config.test.steps))
     config.device = str(choose_device(config.device))
@@ -78,7 +76,7 @@ def holdout_fraction(holdout: str) -> float | None:
 
 
 def holdout_label(holdout: str) -> str:
-    """As results show it: "20%", "test" or "none"."""
+    """The hold-out as results show it: "20%", "test" or "none"."""
     fraction = holdout_fraction(holdout)
     return holdout if fraction is None else f"{100 * fraction:g}%"
 

@@ -15,7 +15,7 @@ from cfol_fast.runs import checkpoints
 
 
 def checkpoint_path(run_or_checkpoint: str | Path) -> Path:
-    """The file that a run's tests speak of: its best average robust accuracy, or its last epoch without a hold-out."""
+    """A run's tested checkpoint: the best average robust accuracy, or the last epoch without a hold-out. A file is itself."""
     path = Path(run_or_checkpoint).expanduser()
     if path.is_file():
         return path

@@ -34,7 +34,11 @@ class SavedEvaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its files tell it. `clean` and `robust` are None when the run has no test result."""
+    """A run as its files tell it. `clean` and `robust` are None when the run has no test result.
+
+    checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of metrics.jsonl, the
+    second with their "clean" and "robust" as Accuracy.
+    """
 
     path: Path
     method: str
@@ -47,13 +51,13 @@ class Run:
     finished: bool
     clean: Accuracy | None
     robust: Accuracy | None
-    checkpoints: dict[str, dict[str, Any]]  # name -> {"epoch": e, "clean": Accuracy, "robust": Accuracy}
+    checkpoints: dict[str, dict[str, Any]]
     attack: dict[str, Any]
     versions: dict[str, Any]
     seconds: float | None
     config: dict[str, Any]
     train: list[dict[str, Any]]
-    validation: list[dict[str, Any]]  # rows with "clean" and "robust" as Accuracy
+    validation: list[dict[str, Any]]
     gallery: dict[str, Any] | None
     evaluations: list[SavedEvaluation]
 

@@ -69,7 +69,7 @@ def check_same(stored: TrainConfig, given: TrainConfig, run: Path) -> None:
 
 
 def _untouched(run: Path) -> bool:
-    """True when nothing was trained here: the folder is new, or a run ended before its first step (bad data, say)."""
+    """True when nothing was trained here: the folder is new, or its run ended before the first step, for example on bad data."""
     return all(entry.name.startswith(".") or entry.name == CONFIG for entry in run.iterdir())
 
 
@@ -91,7 +91,8 @@ class RunLock:
     def __enter__(self) -> RunLock:
         try:
             import fcntl
-        except ModuleNotFoundError:  # no advisory locks on this system
+        except ModuleNotFoundError:
+            # This system has no advisory locks.
             return self
         try:
             self.run.mkdir(parents=True, exist_ok=True)

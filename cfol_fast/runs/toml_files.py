@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from cfol_fast.errors import InputError
 

@@ -114,7 +114,7 @@ def test_a_state_of_something_else_is_refused(few: Trained, tmp_path: Path, what
     options: dict = {"eps": EPS, "attacks": FAST}
     identity = AutoAttack(few.model, **options)._identity(x, y, BATCH)
     clean = torch.zeros_like(y)
-    stored = module._Progress(identity, 2, clean, y).to_json()
+    stored = module._State(identity, clean, y).to_json()
     state.write_text(json.dumps(stored))
     change(few, options)  # tensors in place
     attack = AutoAttack(few.model, state=state, **options)
