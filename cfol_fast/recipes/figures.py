@@ -73,7 +73,7 @@ def _colour(entry: Mapping[str, Any]) -> str:
 
 
 def _first_run(entry: Mapping[str, Any], out: Path) -> Run | None:
-    """What only a run's own files tell is drawn of the first seed."""
+    """The run of the first seed: its metrics are drawn where the table has no mean over the seeds."""
     return load_run(out / "runs" / entry["runs"][0]) if entry["runs"] else None
 
 

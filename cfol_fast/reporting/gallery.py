@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import struct
-import zlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from PIL import Image
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.records import Run
@@ -16,9 +17,11 @@ from cfol_fast.runs.records import Run
 
 @dataclass(frozen=True)
 class Example:
+    """pictures: clean, perturbation and adversarial, as data: addresses. gain: what the perturbation was multiplied with."""
+
     index: int
-    pictures: tuple[str, str, str]  # clean, perturbation, adversarial, as data: addresses of PNG images
-    gain: float  # what the perturbation was multiplied with to be seen
+    pictures: tuple[str, str, str]
+    gain: float
     predicted: str
     confidence: float | None
     clean_predicted: str
@@ -79,25 +82,11 @@ def _bytes(entry: Any, key: str, shape: Sequence[int], where: str) -> bytes:
     return data
 
 
-def encode_png(pixels: bytes, shape: Sequence[int]) -> bytes:
-    """A PNG file of raw (height, width, 1 or 3) pixels. Small enough to write here, and the page needs no imaging library."""
+def _address(pixels: bytes, shape: Sequence[int]) -> str:
+    """Raw (height, width, 1 or 3) pixels as the data: address of a PNG."""
     height, width, channels = shape
     if channels not in (1, 3):
         raise InputError(f"gallery images must have 1 or 3 channels, got {channels}")
-    stride = width * channels
-    rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, height * stride, stride))
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows, 9))
-        + chunk(b"IEND", b"")
-    )
-
-
-def _address(pixels: bytes, shape: Sequence[int]) -> str:
-    return "data:image/png;base64," + base64.b64encode(encode_png(pixels, shape)).decode("ascii")
+    buffer = io.BytesIO()
+    Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels).save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -23,6 +23,7 @@ from cfol_fast.reporting.wording import (
     radius,
     run_state,
     setting_phrase,
+    tone,
 )
 from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import flatten
@@ -147,8 +148,7 @@ def _cards(comparison: Comparison) -> str:
                 f'<span style="color:{variable(focus.colour)}">{percent(after.mean)}</span>'
             )
             change = points(after.mean - before.mean)
-            tone = {"+": " good", "−": " bad"}.get(change[0], "")
-            delta = f'<div class="delta{tone}">{change} points</div>'
+            delta = f'<div class="delta{tone(change)}">{change} points</div>'
         cards.append(
             f'<div class="card"><div class="what"><span>{prose(METRICS[metric])}</span><span class="who">{escape(who)}</span></div>'
             f'<div class="change">{numbers}<span class="unit">%</span></div>{delta}</div>'

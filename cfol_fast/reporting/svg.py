@@ -125,13 +125,13 @@ def _axis_of_shares(
 ) -> None:
     """Grid lines and their labels in percent: below the chart, or left of it when the axis is upright."""
     for mark, label in share_ticks(top, about):
-        at = scale(mark)
+        position = scale(mark)
         if upright:
-            canvas.line(start, at, end, at, "grid")
-            canvas.text(start - 7, at + 4, label, "axis", "end")
+            canvas.line(start, position, end, position, "grid")
+            canvas.text(start - 7, position + 4, label, "axis", "end")
         else:
-            canvas.line(at, start, at, end, "grid")
-            canvas.text(at, end + 16, label, "axis", "middle")
+            canvas.line(position, start, position, end, "grid")
+            canvas.text(position, end + 16, label, "axis", "middle")
 
 
 def _rules_above(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 
 from cfol_fast.reporting.theme import variable
-from cfol_fast.reporting.wording import points
+from cfol_fast.reporting.wording import points, tone
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class Table:
         kind = "wrap" if self.words else "best" if cell.best else ""
         change = self._change(cell)
         if change:
-            tone = {"+": " good", "−": " bad"}.get(change[0], "")
-            change = f'<span class="delta{tone}">{change}</span>'
+            change = f'<span class="delta{tone(change)}">{change}</span>'
         return f"<td{f' class={kind}' if kind else ''}>{escape(cell.text)}{change}</td>"
 
     def markdown(self) -> str:
@@ -154,19 +153,19 @@ class Table:
         lines = [[*self.stubs, *self.columns]]
         lines += [[*row.stubs, *(self._plain_cell(cell) for cell in row.cells)] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        tones = [[""] * len(widths)]
+        codes = [[""] * len(widths)]
         for row in self.rows:
-            tones.append([""] * len(row.stubs))
+            codes.append([""] * len(row.stubs))
             for cell in row.cells:
                 change = (good if cell.difference > 0 else bad) if cell.difference else ""
-                tones[-1].append((bold if cell.best else "") + change)
+                codes[-1].append((bold if cell.best else "") + change)
         aligned = []
-        for line, line_tones in zip(lines, tones, strict=True):
+        for line, line_codes in zip(lines, codes, strict=True):
             parts = []
-            for place, (text, width, tone) in enumerate(zip(line, widths, line_tones, strict=True)):
+            for place, (text, width, code) in enumerate(zip(line, widths, line_codes, strict=True)):
                 left = self.words or place < len(self.stubs)
                 padded = text.ljust(width) if left else text.rjust(width)
-                parts.append(f"{tone}{padded}{end}" if tone else padded)
+                parts.append(f"{code}{padded}{end}" if code else padded)
             aligned.append("  ".join(parts).rstrip())
         return "\n".join([aligned[0], "  ".join("─" * width for width in widths), *aligned[1:]])
 

@@ -26,6 +26,11 @@ def points(difference: float, digits: int = 1) -> str:
     return ("+" if difference > 0 else MINUS) + text
 
 
+def tone(change: str) -> str:
+    """The style of a difference that `points` wrote."""
+    return {"+": " good", MINUS: " bad"}.get(change[0], "")
+
+
 def stat_text(stat: Stat | None, digits: int = 1) -> str:
     if stat is None:
         return "–"

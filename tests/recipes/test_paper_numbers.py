@@ -13,7 +13,7 @@ CELLS = [
     for block, columns in table["blocks"].items()
     for column in columns
 ]
-# Test images a class; where they are equal, an accuracy is a multiple of one image. Means over seeds are finer.
+# Test images per class; where they are equal, an accuracy is a multiple of one image. Means over seeds are finer.
 IMAGES = {"cifar10": 1000, "cifar100": 100, "stl10": 800, "tiny-imagenet": 50, "eps-8": 1000, "eps-12": 1000}
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
 OVER_SEEDS = ("gamma", "seeds")
@@ -38,7 +38,8 @@ def test_every_result_table_of_the_paper_is_there_with_all_its_numbers() -> None
         for statistics in cell.values()
     )
     assert len(TABLES) == 15
-    assert numbers == 358  # the count of four-digit numbers in the tables of the paper's LaTeX source
+    # The count of four-digit numbers in the tables of the paper's LaTeX source.
+    assert numbers == 358
 
 
 @pytest.mark.parametrize(("name", "block", "column"), CELLS, ids=" ".join)
@@ -61,7 +62,8 @@ def test_accuracies_are_whole_numbers_of_images(name: str, block: str, column: s
         units = {"worst": images, "tail": images * classes // 5, "average": images * classes}
         for key, number in statistics.items():
             off = abs(number * units[key] - round(number * units[key])) / units[key]
-            assert off <= 5.1e-5, (kind, key, number)  # printed with four digits
+            # Printed with four digits.
+            assert off <= 5.1e-5, (kind, key, number)
 
 
 def test_the_abstract_and_the_introduction_agree_with_table_1() -> None:
@@ -144,8 +146,9 @@ def test_relative_gains_of_the_text() -> None:
     attacked = value("autoattack", "cifar10", "cfol", "robust.worst") / value(
         "autoattack", "cifar10", "erm", "robust.worst"
     )
-    assert 1.35 < tail < 1.45  # "approximately a 40 % increase"
-    assert attacked > 1.6  # "by more than 60 %"
+    # "approximately a 40 % increase", "by more than 60 %"
+    assert 1.35 < tail < 1.45
+    assert attacked > 1.6
 
 
 def test_deviations_stand_where_the_paper_prints_them() -> None:

@@ -32,7 +32,7 @@ def test_numbers_stand_beside_the_papers_with_their_difference_and_seeds(tmp_pat
     assert value["seeds"] == [0, 1, 2]
     assert worst["values"] == pytest.approx([0.40, 0.41, 0.42])
     assert worst["mean"] == pytest.approx(0.41)
-    assert worst["deviation"] == pytest.approx(0.01)  # the sample deviation
+    assert worst["deviation"] == pytest.approx(0.01)
     assert (worst["paper"], worst["paper_deviation"]) == (0.3083, 0.0515)
     assert worst["difference"] == pytest.approx(0.41 - 0.3083)
 
@@ -68,9 +68,8 @@ def test_another_attack_is_read_from_its_own_evaluation(tmp_path: Path) -> None:
             )
     table = build(item, tmp_path, "")
     assert entry(table, "erm")["values"]["robust.worst"]["mean"] == 0.05
-    assert (
-        table["valid"]["erm_robust_average"] > 0.3
-    )  # judged by the run's own test, not by the stronger attack
+    # Judged by the run's own test, not by the stronger attack.
+    assert table["valid"]["erm_robust_average"] > 0.3
 
 
 def test_orderings_are_judged_with_the_paper_beside(tmp_path: Path) -> None:
@@ -81,7 +80,8 @@ def test_orderings_are_judged_with_the_paper_beside(tmp_path: Path) -> None:
     assert good["ours"] == pytest.approx(0.3)
     assert good["holds"]
     assert render.verdict(good) == "shown"
-    bad = by_key["erm > cfol: robust.average"]  # the fake CFOL runs have the better average
+    # The fake CFOL runs have the better average.
+    bad = by_key["erm > cfol: robust.average"]
     assert bad["holds"] is False
     assert render.verdict(bad) == "not shown"
     assert render.verdict({**good, "ours": 0.001, "deviation": 0.02}) == "shown, within the deviation"

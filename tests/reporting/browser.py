@@ -21,7 +21,8 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE = 60.0  # seconds for one answer; a machine that is busy with other tests may need many
+# Seconds for one answer; a machine that is busy with other tests may need many.
+PATIENCE = 60.0
 
 
 def program() -> str | None:
@@ -99,7 +100,7 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
-    def show(self, page: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+    def load(self, page: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         """Load a file at a size and in a colour scheme, and wait until it has loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -149,9 +150,9 @@ def main(words: list[str]) -> None:
     width = sizes[0] if sizes else 1200
     browser = Browser(executable)
     try:
-        browser.show(Path(words[0]), width, dark="dark" in words[2:])
+        browser.load(Path(words[0]), width, dark="dark" in words[2:])
         height = sizes[1] if len(sizes) > 1 else browser.evaluate("document.documentElement.scrollHeight")
-        browser.show(Path(words[0]), width, height, dark="dark" in words[2:])
+        browser.load(Path(words[0]), width, height, dark="dark" in words[2:])
         print(browser.screenshot(Path(words[1])))
     finally:
         browser.close()

@@ -99,7 +99,8 @@ def final_shares(method: str, classes: int, rng: random.Random) -> list[float]:
     if classes == 10:
         return [min(1.0, max(0.0, share + rng.gauss(0, 0.012))) for share in ROBUST[method]]
     flat = 0.55 if method == "cfol" else 1.0
-    hard = random.Random(7)  # which classes are hard is a property of the data set, not of the seed
+    # Which classes are hard is a property of the data set, not of the seed.
+    hard = random.Random(7)
     base = [0.02 + 0.75 * hard.betavariate(1.4, 2.2) for _ in range(classes)]
     middle = sum(base) / classes
     return [

@@ -83,7 +83,7 @@ def pages(tmp_path_factory):
 def test_the_page_loads_cleanly_and_every_chart_is_there(browser, pages, name, width):
     browser.problems.clear()
     browser.requests.clear()
-    browser.show(pages[name], width)
+    browser.load(pages[name], width)
     charts = browser.evaluate(CHARTS)
     assert {chart["name"] for chart in charts} == EXPECTED[name]
     for chart in charts:
@@ -102,7 +102,7 @@ def test_the_page_loads_cleanly_and_every_chart_is_there(browser, pages, name, w
 @pytest.mark.parametrize("name", ["demo", "seeds", "many"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_nothing_is_too_small_or_hangs_over_the_edge(browser, pages, name, width):
-    browser.show(pages[name], width)
+    browser.load(pages[name], width)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(OUTSIDE) == []
     assert browser.evaluate(TINY_TEXT) == []
@@ -116,11 +116,11 @@ def brightness(browser):
 
 
 def test_dark_mode_follows_the_system_and_the_buttons(browser, pages):
-    browser.show(pages["demo"], dark=False)
+    browser.load(pages["demo"], dark=False)
     assert brightness(browser) > 200
     browser.evaluate("document.getElementById('theme-dark').click()")
     assert brightness(browser) < 80
-    browser.show(pages["demo"], dark=True)
+    browser.load(pages["demo"], dark=True)
     assert brightness(browser) < 80
     browser.evaluate("document.getElementById('theme-light').click()")
     assert brightness(browser) > 200
@@ -137,12 +137,12 @@ def test_text_keeps_its_contrast_in_both_themes(browser, pages):
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     })"""
     for dark in (False, True):
-        browser.show(pages["demo"], dark=dark)
+        browser.load(pages["demo"], dark=dark)
         assert min(browser.evaluate(script)) >= 4.5
 
 
 def test_hovering_names_the_value(browser, pages):
-    browser.show(pages["demo"])
+    browser.load(pages["demo"])
     title = browser.evaluate(
         "document.querySelector('#classes .item .bar').parentNode.querySelector('title').textContent"
     )

@@ -70,7 +70,8 @@ def test_the_distribution_is_the_last_of_the_metrics_and_its_course_all_of_them(
     assert drawn["distribution"].charts[0].bars[0].values == rows[-1]["p"]
     shirt = next(line for line in drawn["distribution-training"].charts[0].lines if line.name == "Shirt")
     assert shirt.y == [row["p"][FASHION.index("Shirt")] for row in rows]
-    assert len(drawn["distribution"].charts) == 1  # ERM learns none
+    # ERM learns none.
+    assert len(drawn["distribution"].charts) == 1
 
 
 def test_class_accuracies_over_epochs_come_from_the_validations(drawn, pair):

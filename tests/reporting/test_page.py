@@ -193,7 +193,8 @@ def test_an_unfinished_run_is_shown_as_such_with_what_there_is(tmp_path):
     assert "Unfinished: hold-out, epoch 7 of 12" in text
     assert 'id="distribution"' in text
     table = re.search(r'<table id="table-comparison">.*?</table>', text, re.S).group(0)
-    assert "delta" not in table  # a hold-out accuracy is not compared with a test accuracy
+    # A hold-out accuracy is not compared with a test accuracy.
+    assert "delta" not in table
 
 
 def test_a_run_that_has_hardly_begun_makes_a_page_too(tmp_path):

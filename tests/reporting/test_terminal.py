@@ -66,7 +66,8 @@ def test_the_bars_name_every_class_and_fit_the_terminal(pair):
 def test_of_many_classes_the_tail_is_shown(tmp_path):
     text = reporting.terminal_bars(make_run(tmp_path / "run", "erm", classes=100, epochs=2))
     assert "the 20 % tail: 20 of 100 classes" in text
-    assert text.count("class-") == 21  # once more in the summary
+    # The worst one stands in the summary once more.
+    assert text.count("class-") == 21
 
 
 def test_colour_is_for_terminals_only(pair, monkeypatch):
