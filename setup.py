@@ -2,7 +2,7 @@
 
 CUDA kernels are compiled wherever an nvcc is found (CUDA_HOME, PATH, or the nvidia-cuda-nvcc wheel); without one the same
 package is built for the CPU. Environment: CFOL_CUDA=0 forces a CPU build, FORCE_CUDA=1 makes a missing nvcc an error,
-TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX"), CFOL_NO_NVCC_WHEEL=1 passes over the wheel's nvcc, CXX chooses
+TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX"), CFOL_NO_NVCC_WHEEL=1 ignores the wheel's nvcc, CXX chooses
 the C++ compiler.
 
 ninja drives the build: one build file lists every compile and link step, so that an unchanged source is not compiled again.
@@ -22,7 +22,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-STABLE_ABI = "0x020d000000000000"  # torch >= 2.13
+# torch 2.13 and later.
+STABLE_ABI = "0x020d000000000000"
 DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
 CXX_FLAGS = [
@@ -34,28 +35,27 @@ CXX_FLAGS = [
     "-Wall",
     "-Wextra",
     "-Werror",
+    # Changes no value, and lets the compiler vectorise comparisons of floats.
+    "-fno-trapping-math",
 ]
-CXX_FLAGS += ["-fno-trapping-math"]  # no value changes; comparisons of floats may be vectorised
 NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "--fmad=false",
     "-Xcompiler=-fPIC,-fvisibility=hidden",
     "-Xptxas=--warn-on-spills,--warning-as-error",
+    "-Werror=all-warnings",
+    "--expt-relaxed-constexpr",
 ]
-NVCC_FLAGS += ["-Werror=all-warnings", "--expt-relaxed-constexpr"]
 
 
 def find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    wheels = (
-        []
-        if os.environ.get("CFOL_NO_NVCC_WHEEL")
-        else [str(Path(p, "nvidia/cu13/bin/nvcc")) for p in sys.path]
-    )
     candidates = [str(Path(home, "bin", "nvcc"))] if home else []
-    candidates += [shutil.which("nvcc") or "", *wheels]
-    return next((c for c in candidates if c and Path(c).exists()), None)
+    candidates.append(shutil.which("nvcc") or "")
+    if not os.environ.get("CFOL_NO_NVCC_WHEEL"):
+        candidates += [str(Path(folder, "nvidia/cu13/bin/nvcc")) for folder in sys.path]
+    return next((path for path in candidates if path and Path(path).exists()), None)
 
 
 def toolkit_root(nvcc: str) -> Path:
@@ -67,12 +67,8 @@ def toolkit_root(nvcc: str) -> Path:
 
 
 def architectures() -> list[str]:
-    return (
-        (os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES)
-        .replace(" ", ";")
-        .strip(";")
-        .split(";")
-    )
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES
+    return given.replace(" ", ";").strip(";").split(";")
 
 
 def gencode(architecture: str) -> str:
@@ -94,8 +90,8 @@ class NinjaBuild(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         path = fullname.replace(".", os.sep)
-        limited = path.endswith("_ops")  # one file for every Python from 3.10 on
-        return path + (".abi3.so" if limited else sysconfig.get_config_var("EXT_SUFFIX"))
+        # _ops uses the limited API: one file for every Python version.
+        return path + (".abi3.so" if path.endswith("_ops") else sysconfig.get_config_var("EXT_SUFFIX"))
 
     def build_extension(self, ext: Extension) -> None:
         output = Path(self.get_ext_fullpath(ext.name)).resolve()
@@ -176,7 +172,7 @@ class NinjaFile:
         self.lines.append(f"build {name}: {rule} {escaped(source)}")
 
     def link(self, output: Path, flags: list[str]) -> str:
-        # to another name first: a process that has the old library mapped must not see it change
+        # Under another name first: a process that uses the old library must not see it change.
         command = f"{compiler()} -shared $in -o $out.tmp {' '.join(flags)} && mv $out.tmp $out"
         self.lines += ["rule link", f"  command = {command}", "  description = link $out"]
         self.lines += [
@@ -192,7 +188,7 @@ def compiler() -> str:
 
 
 def compile_command(flags: list[str], includes: list[object]) -> str:
-    # -isystem for what is not ours: its warnings are not ours either
+    # -isystem: no warnings from other projects' headers.
     paths = [f"-I{includes[0]}", *(f"-isystem {path}" for path in includes[1:])]
     return f"{compiler()} {' '.join(flags)} {' '.join(paths)} -MMD -MF $out.d -c $in -o $out"
 
@@ -206,10 +202,9 @@ def escaped(path: Path) -> str:
 
 
 def ninja() -> str:
-    beside = Path(
-        sysconfig.get_path("scripts"), "ninja"
-    )  # the wheel's, in the environment that runs the build
-    found = str(beside) if beside.exists() else shutil.which("ninja")
+    # The ninja of the environment that runs the build, if it has one.
+    own = Path(sysconfig.get_path("scripts"), "ninja")
+    found = str(own) if own.exists() else shutil.which("ninja")
     if not found:
         raise SystemExit("ninja is needed to build cfol_fast: pip install ninja")
     return found

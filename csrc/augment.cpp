@@ -85,7 +85,7 @@ AugmentPlan plan_of(AugmentRanges ranges, const std::optional<Tensor>& rng, cons
   return plan;
 }
 
-// On the CPU every index, table row and given parameter is looked at before anything is written.
+// On the CPU every index, table row and given parameter is checked before anything is written.
 void check_values(const ImageStore& store, const int64_t* idx, const AugmentPlan& plan, const Frame& frame) {
   for (int64_t i = 0; i < frame.batch; ++i) {
     int32_t bad = 0;

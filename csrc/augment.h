@@ -33,7 +33,7 @@ struct Frame {
   CFOL_HD int64_t plane() const { return height * width; }
 };
 
-// What happens to one image, as it lies in a float32 tensor (batch, 8).
+// What happens to one image: a row of a float32 tensor (batch, 8).
 struct AugmentParameters {
   float top, left;  // the window's corner in the image; what is outside the image is black
   float flip;       // not 0: mirrored
@@ -57,13 +57,13 @@ struct AugmentPlan {
   int64_t first;  // the batch's first position in the global batch
 };
 
-// One stored image; one that does not lie in the store has no pixels and shows black.
+// One stored image. An image that does not lie in the store has no pixels and is black.
 struct SourceImage {
   const uint8_t* pixels;  // height x width x channels
   int64_t height, width;
 };
 
-// What the CPU has refused before is put right, and told in *bad as a bit of faults.h.
+// Bad values, which the CPU side has refused before, are replaced by safe ones, and *bad gets a bit of faults.h.
 CFOL_HD SourceImage locate(const ImageStore& images, int64_t index, int32_t* bad) {
   if (index < 0 || index >= images.count) {
     *bad |= kFaultIndex;
@@ -99,7 +99,7 @@ CFOL_HD float factor(uint32_t bits, float range) {
   return low + uniform01(bits) * (1.0f + range - low);
 }
 
-// Each number has its place in the two Philox slots of a position: switching one function on leaves the others as they are.
+// Each parameter has its own place in the two Philox slots of a position, so switching one on does not change the others.
 CFOL_HD AugmentParameters draw_parameters(const AugmentRanges& ranges, RngState rng, int64_t position, SourceImage image,
                                           const Frame& frame) {
   const Random4 a = random4(rng, Stream::kAugment, 2 * static_cast<uint64_t>(position));
@@ -114,7 +114,8 @@ CFOL_HD AugmentParameters draw_parameters(const AugmentRanges& ranges, RngState 
           0.0f};
 }
 
-CFOL_HD bool is_sound(const AugmentParameters& p) {  // false for NaN too
+// False for NaN, too.
+CFOL_HD bool is_sound(const AugmentParameters& p) {
   const bool place = fabsf(p.top) <= float{kMaxSide} && fabsf(p.left) <= float{kMaxSide};
   const bool jitter = p.brightness >= 0 && p.contrast >= 0 && p.saturation >= 0 && p.brightness < 1e6f &&
                       p.contrast < 1e6f && p.saturation < 1e6f;
@@ -144,7 +145,7 @@ struct Rotation {
 
 struct Jitter {
   float brightness, contrast, saturation;
-  float mean;  // grey value of the brightened image, that contrast blends with
+  float mean;  // the mean grey value of the brightened image, which contrast blends with
 };
 
 struct View {
@@ -155,7 +156,7 @@ struct View {
   Jitter jitter;
 };
 
-// Cosine and sine without a library, for the same bits everywhere: the rest within a quarter turn, by their series.
+// Cosine and sine without a library, for the same bits everywhere: whole quarter turns first, then the series of the rest.
 CFOL_HD Rotation rotation_by(float degrees, const Frame& frame) {
   const double quarters = rint(degrees / 90.0);
   const double r = (degrees - 90.0 * quarters) * (3.14159265358979323846 / 180.0), s = r * r;
@@ -187,7 +188,8 @@ CFOL_HD View view_of(SourceImage image, const AugmentParameters& p, const Frame&
 
 // ---- pixels -------------------------------------------------------------------------------------------------------------
 
-// Up to three bytes and, on top, whether there is a pixel at all: rotation leaves corners that jitter must not touch.
+// Up to three bytes of colour and, in the highest byte, whether the image has a pixel here: a rotation leaves black corners,
+// which the colour jitter must not change.
 using Pixel = uint32_t;
 constexpr Pixel kOpaque = 0xff000000u;
 
@@ -222,7 +224,7 @@ CFOL_HD Colour colour_of(Pixel pixel) {
   return {scaled(byte_of(pixel, 0)), scaled(byte_of(pixel, 1)), scaled(byte_of(pixel, 2))};
 }
 
-// Brightness, contrast, saturation; a factor of 1 changes no bit. A picture of one channel has no saturation.
+// Brightness, contrast, saturation; a factor of 1 changes no bit. An image of one channel has no saturation.
 template <int Channels>
 CFOL_HD Colour jittered(Colour c, const Jitter& jitter) {
   const float mean = jitter.mean;
@@ -237,8 +239,8 @@ CFOL_HD Colour jittered(Colour c, const Jitter& jitter) {
   return c;
 }
 
-// The mean grey value is summed in integers, so that the order cannot matter: bytes above the limit reach 1 when brightened
-// and are counted, the others are summed; the grey weights are whole numbers of 1/10000.
+// The mean grey value is summed in integers, so that the order cannot matter: bytes above the limit become 1 when brightened
+// and are counted, the others are summed; the grey weights are multiples of 1/10000.
 struct GreySum {
   int64_t bytes, clipped;
 };
@@ -257,7 +259,7 @@ CFOL_HD float grey_mean(GreySum sum, float brightness, const Frame& frame) {
   return static_cast<float>(total / (static_cast<double>(frame.plane()) * kGreyUnits));
 }
 
-// To the nearest integer, half to even: the sum with 1.5 * 2^23 has no room for a fraction.
+// To the nearest integer, half to even: a float of the size of 1.5 * 2^23 has no bits for a fraction.
 CFOL_HD int32_t nearest(float v) {
   const float sum = v + 12582912.0f;
   int32_t bits;
@@ -265,8 +267,8 @@ CFOL_HD int32_t nearest(float v) {
   return bits - 0x4B400000;
 }
 
-// The place in the window that output pixel (x, y) shows, -1 for none. Fused where torch's kernels fuse, so that pixels
-// half-way between two others fall to the same side as there.
+// The place in the window that output pixel (x, y) shows, -1 for none. Fused where torch's kernels fuse, so that a place
+// half-way between two pixels is rounded to the same side as there.
 CFOL_HD int32_t rotated(const Rotation& r, int32_t x, int32_t y, int32_t height, int32_t width) {
   const float half_width = 0.5f * static_cast<float>(width), half_height = 0.5f * static_cast<float>(height);
   const float dx = static_cast<float>(x) + (0.5f - half_width), dy = static_cast<float>(y) + (0.5f - half_height);
@@ -277,7 +279,7 @@ CFOL_HD int32_t rotated(const Rotation& r, int32_t x, int32_t y, int32_t height,
   return inside ? from_y * width + from_x : -1;
 }
 
-// Rounds to nearest, half to even; no NaN comes here.
+// Rounds to nearest, half to even; v is never NaN.
 CFOL_HD void store(float v, float* out) { *out = v; }
 CFOL_HD void store(float v, uint16_t* out) {
   uint32_t bits;

@@ -1,5 +1,5 @@
 // The exponential function that decides draws. Every compiler and device must return the same bits, which the library
-// functions do not promise: so it is written out, with explicit fused multiply-adds and nothing left to contraction.
+// functions do not promise: so it is written here with explicit fused multiply-adds, and compilers contract nothing.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ CFOL_HD double from_bits(uint64_t bits) {
 }
 
 // e^x for |x| <= 700, to one unit in the last place. x = n ln 2 + r with |r| <= ln 2 / 2; the Taylor series of e^r ends at
-// r^13, where what is left is below 2^-57; 2^n is added to the exponent's bits.
+// r^13, where the rest is below 2^-57; 2^n is added to the exponent's bits.
 CFOL_HD double exp_portable(double x) {
   const double shifter = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   const double shifted = fma(x, 0x1.71547652b82fep+0, shifter), n = shifted - shifter;
@@ -46,8 +46,8 @@ CFOL_HD double exp_portable(double x) {
   return from_bits(bits_of(sum) + (bits_of(shifted) << 52));
 }
 
-// The integer part of 0 <= v < 2^52. A sum with 2^52 has the nearest integer in its low bits; where that is above v it is
-// one too many. No floor and no conversion: those have no vector form on every instruction set.
+// The integer part of 0 <= v < 2^52. A sum with 2^52 has the nearest integer in its low bits; where that is above v, 1
+// is subtracted. floor and a conversion are not used: not every instruction set has them for vectors.
 CFOL_HD int64_t integer_part(double v) {
   const double rounded = v + 0x1p52;
   const uint64_t nearest = bits_of(rounded) & 0xfffffffffffffull;

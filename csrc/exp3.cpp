@@ -20,7 +20,7 @@ int64_t class_count(const Tensor& w, const Tensor& other, const char* other_name
   return k;
 }
 
-// The classes' weights and the mixing distribution; on a device the kernels keep bad ones from doing harm.
+// Refuses bad weights and a bad mixing distribution on the CPU; on a GPU the kernels replace bad values by safe ones.
 void check_weights(const double* w, const double* base, int64_t k) {
   int64_t bad = 0, some = 0;
   for (int64_t i = 0; i < k; ++i) {
@@ -43,7 +43,7 @@ void distribution(const Tensor& w, const Tensor& base, int64_t k, double gamma, 
   const Device device(w);
   CFOL_RUN(Device, device, exp3_distribution, weights, mixing, k, gamma, p, q, cdf);
   if constexpr (!Device::kCuda) {
-    // What the rounding of k classes may have taken weighs the more, the less of base there is in p.
+    // The rounding of k classes counts the more in `sum`, the smaller the share gamma of base in p is.
     const double sum = 1.0 + (static_cast<double>(cdf[k - 1]) / kCdfScale - 1.0) / gamma;
     const double rounding = 2.0 * static_cast<double>(k) / (kCdfScale * gamma);
     if (!(std::abs(sum - 1.0) <= 1e-6 + rounding)) value_error("base must sum to 1, got ", sum);

@@ -25,7 +25,7 @@ CFOL_HD int64_t softmax_units(double w, double largest) {
 
 CFOL_HD double mixed(double base, double q, double gamma) { return gamma * base + (1.0 - gamma) * q; }
 
-// The clamp holds bad input in range; p of a distribution is inside.
+// The clamp is for bad input; the p of a distribution is always in range.
 CFOL_HD int64_t cdf_units(double p) { return static_cast<int64_t>((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale); }
 
 // The first class whose cdf exceeds t.
@@ -49,17 +49,18 @@ struct ClassDraw {
   int64_t index, label;
 };
 
-// random: of the stream kClassDraw and the draw's slot.
+// random: the numbers of the stream kClassDraw for the draw's slot.
 CFOL_HD ClassDraw draw_example(const int64_t* cdf, int64_t k, ClassMembers classes, Random2 random) {
   const uint64_t total = static_cast<uint64_t>(cdf[k - 1]);
   const int64_t y = find_class(cdf, k, static_cast<int64_t>(uniform_below(random.first, total)));
   const int64_t begin = classes.offsets[y], size = classes.offsets[y + 1] - begin;
-  int64_t at = begin + static_cast<int64_t>(uniform_below(random.second, static_cast<uint64_t>(size > 0 ? size : 1)));
-  at = at < 0 ? 0 : at >= classes.examples ? classes.examples - 1 : at;  // wrong offsets must not leave the memory
-  return {classes.members[at], y};
+  int64_t place = begin + static_cast<int64_t>(uniform_below(random.second, static_cast<uint64_t>(size > 0 ? size : 1)));
+  // Wrong offsets must not lead outside of the memory.
+  place = place < 0 ? 0 : place >= classes.examples ? classes.examples - 1 : place;
+  return {classes.members[place], y};
 }
 
-// What class y gains: eta times the sum of its losses, weighted by the chance of being seen.
+// What class y gains: eta times the sum of its losses, divided by the probability of being drawn.
 CFOL_HD double gain(int64_t loss_sum, double eta, double p) {
   return eta * (static_cast<double>(loss_sum) / kLossScale) / p;
 }

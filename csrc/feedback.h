@@ -14,19 +14,19 @@ struct Feedback {
   int64_t n;
 };
 
-// Two loops that look at everything before they say no: without a way out in the middle they run in vector registers.
+// Two loops that look at every value before they answer: without an early exit they run in vector registers.
 inline bool all_valid(const Feedback& feedback, int64_t limit) {
-  uint64_t outside = 0;
+  uint64_t outside = 0;  // its highest bit collects the signs of y and of limit - 1 - y
   int32_t bad = 0;
   for (int64_t i = 0; i < feedback.n; ++i)
-    outside |= static_cast<uint64_t>(feedback.y[i]) |
-               (static_cast<uint64_t>(limit - 1) - static_cast<uint64_t>(feedback.y[i]));  // the signs
+    outside |=
+        static_cast<uint64_t>(feedback.y[i]) | (static_cast<uint64_t>(limit - 1) - static_cast<uint64_t>(feedback.y[i]));
   for (int64_t i = 0; i < feedback.n; ++i)
     bad |= int32_t{!(feedback.loss[i] >= 0.0f)} | int32_t{!(feedback.loss[i] <= 1.0f)};
   return outside >> 63 == 0 && bad == 0;
 }
 
-// y in [0, limit) and loss in [0, 1], one of each for every example; on the CPU the values are looked at, too.
+// y in [0, limit) and loss in [0, 1], one of each for every example; on the CPU the values are checked, too.
 template <class Device>
 Feedback feedback_of(const Tensor& y, const char* y_name, const Tensor& loss, const Tensor& state, const char* state_name,
                      int64_t limit) {
@@ -52,7 +52,7 @@ inline void check_eta(double eta) {
   if (!(eta >= 0.0 && eta <= 1e9)) value_error("eta must be in [0, 1e9], got ", eta);
 }
 
-// Scratch memory of one call: of torch's allocator on a GPU (it belongs to the stream), plain on the CPU, where that is
+// Scratch memory of one call: from torch's allocator on a GPU, which knows the stream; plain memory on the CPU, which is
 // faster.
 template <class Device, class T>
 class Workspace {

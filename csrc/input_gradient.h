@@ -1,5 +1,5 @@
-// The gradient of a convolution's input where that has few channels, as the first layer of a network has: libraries fill
-// their vector registers with input channels and leave most of them empty here. Stride and dilation are 1.
+// The gradient of a convolution with respect to an input of few channels, as in the first layer of a network: libraries fill
+// their vector registers with input channels, so most of a register is empty here. Stride and dilation are 1.
 //
 // The sum over taps and outputs has one order on every device: kSumLanes partial sums, each over every kSumLanes-th output,
 // then pairs of them.
@@ -20,12 +20,12 @@ struct ConvolutionShape {
 
   CFOL_HD int64_t height() const { return out_h + kernel_h - 1 - 2 * pad_h; }
   CFOL_HD int64_t width() const { return out_w + kernel_w - 1 - 2 * pad_w; }
-  // Row y of the input meets rows y - reach_h() to y - reach_h() + kernel_h - 1 of the output, the last tap first.
+  // Row y of the input belongs to rows y - reach_h() to y - reach_h() + kernel_h - 1 of the output, the last tap first.
   CFOL_HD int64_t reach_h() const { return kernel_h - 1 - pad_h; }
   CFOL_HD int64_t reach_w() const { return kernel_w - 1 - pad_w; }
 };
 
-// The gradient before the ReLU behind the convolution: none where the ReLU's output was 0.
+// The gradient in front of the ReLU that follows the convolution: 0 where the ReLU's output was 0.
 CFOL_HD float before_relu(float grad, float output) { return output <= 0.0f ? 0.0f : grad; }
 
 CFOL_HD float sum_of_lanes(const float* lanes) {

@@ -1,6 +1,6 @@
-// A pseudo-random permutation of 0 .. n-1 that can be asked for any piece of itself: the swap-or-not shuffle (Hoang, Morris
-// and Rogaway, 2012). Each round pairs x with (key - x) mod n and swaps the pair or not by a keyed bit that both compute
-// alike; it works for every n, with no table and no retries.
+// A pseudo-random permutation of 0 .. n-1 of which any piece can be computed alone: the swap-or-not shuffle (Hoang, Morris
+// and Rogaway, 2012). Each round pairs x with (key - x) mod n and swaps the pair or not by a keyed bit that is the
+// same for both; it works for every n, with no table and no retries.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace cfol {
 constexpr int kMaxShuffleBits = 40;  // n up to 2^40
 constexpr int kMaxShuffleRounds = 6 * kMaxShuffleBits + 32;
 
-// Six rounds a bit come from the paper's bound; the constant makes small n uniform as well: at n = 2, the slowest, a round
+// Six rounds per bit come from the paper's bound; the constant makes small n uniform as well: at n = 2, the slowest, a round
 // swaps with probability 1/4 and the distance to uniform halves each time.
 CFOL_HD int shuffle_rounds(int64_t n) {
   int bits = 0;

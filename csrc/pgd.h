@@ -10,8 +10,8 @@
 
 namespace cfol {
 
-// How a batch lies in memory. Random numbers belong to logical positions (example, channel, pixel), four pixels of a plane
-// to a Philox slot, so that the noise is the same in both layouts.
+// How a batch is laid out in memory. Random numbers belong to logical positions (example, channel, pixel), one Philox slot
+// to four pixels of a plane, so that the noise is the same in both layouts.
 struct ImageLayout {
   int64_t batch, channels, plane;  // plane: pixels of a channel
   bool channels_last;
@@ -46,7 +46,7 @@ CFOL_HD float step_linf(float adv, float x, float grad, float step, float eps) {
   return clamp_to(clamp_to(adv + step * direction, x - eps, x + eps), 0.0f, 1.0f);
 }
 
-// Two standard normal numbers (Box-Muller); u is kept away from 0, where the logarithm ends.
+// Two standard normal numbers (Box-Muller); the uniform number is kept away from 0, where the logarithm is infinite.
 struct Normal2 {
   float first, second;
 };
@@ -69,16 +69,17 @@ CFOL_HD void normal4(Random4 r, float* out) {
 CFOL_HD float radius_l2(RngState rng, int64_t example, ImageLayout layout, float eps) {
   const uint64_t slots = static_cast<uint64_t>(layout.batch * layout.channels * layout.quads());
   const Random4 r = random4(rng, Stream::kAttackStart, slots + static_cast<uint64_t>(example));
-  // uniform in the ball: the radius is the d-th root of a uniform number
+  // Uniform in the ball of dimension d: the radius is the d-th root of a uniform number.
   return eps * powf(uniform01(r.x) + 0.5f / 16777216.0f, 1.0f / static_cast<float>(layout.per_example()));
 }
 
-// A step of 0 leaves adv as it is, also where the gradient is not finite: such a gradient has no direction, its step is 0.
+// A step of 0 does not change adv, even where the gradient is not finite: such a gradient has no direction, and its step is
+// 0.
 CFOL_HD float stepped(float adv, float along, float grad) { return along != 0.0f ? adv + along * grad : adv; }
 
 CFOL_HD float safe_inverse(float norm) { return norm > 1e-12f ? 1.0f / norm : 0.0f; }
 
-// How much of a perturbation stays: the whole inside the ball, else what reaches the sphere.
+// The factor that brings a perturbation into the ball: 1 inside of it, otherwise eps / norm.
 CFOL_HD float shrink_to(float norm, float eps) { return norm > eps ? eps / norm : 1.0f; }
 
 namespace cpu {

@@ -12,7 +12,7 @@ namespace cfol {
 // Every use of randomness has its own stream; two uses that start from the same seed never share a number.
 enum class Stream : uint64_t { kClassDraw = 1, kExampleDraw = 2, kPermutation = 3, kAttackStart = 4, kAugment = 5 };
 
-// The state of one user of randomness, as it lies in an int64 tensor on the device.
+// A random state, as it is stored in an int64 tensor on the device.
 struct RngState {
   uint64_t seed;
   uint64_t step;
@@ -46,7 +46,7 @@ CFOL_HD Random4 random4(RngState rng, Stream stream, uint64_t slot) {
 
 CFOL_HD uint64_t join64(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
 
-// The same as two numbers of 64 bits: what a draw needs.
+// The same bits as two numbers of 64 bits, as a draw needs them.
 struct Random2 {
   uint64_t first, second;
 };

@@ -1,9 +1,9 @@
-// Exp3 over the N examples (FOL): a tree of integer sums, sixteen children a node, from which an example is drawn in
-// proportion to exp(w), and whose sums follow a change of w in O(log N).
+// Exp3 over the N examples (FOL): a tree of integer sums, sixteen children per node, from which an example is drawn in
+// proportion to exp(w), and whose sums are updated in O(log N) when a w changes.
 //
-// Everything that is added up is an integer, so the order of additions cannot matter and duplicates in a batch all count.
+// Everything that is added up is an integer, so the order of additions cannot matter and every duplicate in a batch counts.
 // The weights w are kept in units of 2^-36 and at most kRebuildAt above 0; when one would exceed that, all are shifted so
-// that the largest is 0 and the tree is summed afresh. The softmax does not change, and no number can overflow, ever.
+// that the largest is 0 and the tree is summed again. The softmax does not change, and no number can overflow.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ constexpr int64_t kRebuildAt = int64_t{11} << 35;    // 5.5: a leaf stays below 
 constexpr int64_t kLargestGain = int64_t{64} << 36;  // of one example: 2^20 of them in a batch stay below 2^63
 constexpr int64_t kSmallestWeight = -(int64_t{1} << 58);
 
-// Where the levels lie in one array: level 0 the leaves, level `levels` the root, each padded with zeros to whole nodes.
+// Where the levels begin in one array: level 0 is the leaves, level `levels` the root, each padded with zeros to whole
+// nodes.
 struct TreeLayout {
   int64_t leaves;
   int levels;
@@ -63,14 +64,14 @@ CFOL_HD int64_t shifted_weight(int64_t w, int64_t shift) {
   return w - shift > kSmallestWeight ? w - shift : kSmallestWeight;
 }
 
-// What an example gains in units of w; beyond 64 nothing changes any more.
+// What an example gains, in units of w: at most 64, beyond which the softmax would not change any more.
 CFOL_HD int64_t tree_gain(float loss, double p, double eta) {
   const double units = rint(eta * static_cast<double>(loss) / p * (1.0 / kWeightUnit));
   return units < static_cast<double>(kLargestGain) ? static_cast<int64_t>(units) : kLargestGain;
 }
 
-// One step down from the node whose first child is at `children`: the child in which t falls, t made relative to it. No
-// branch: the sixteen comparisons of several draws overlap.
+// One step down from the node whose first child is at `children`: the child that t falls in; t is made relative to it.
+// There is no branch, so the sixteen comparisons of several draws overlap.
 CFOL_HD int64_t find_child(const int64_t* children, int64_t* t) {
   int64_t sum = 0, before = 0, child = 0;
   for (int64_t j = 0; j < kFanOut - 1; ++j) {
@@ -83,13 +84,13 @@ CFOL_HD int64_t find_child(const int64_t* children, int64_t* t) {
   return child;
 }
 
-// Mixing of the uniform distribution by a threshold on 53 random bits: exact in integers.
+// The uniform distribution is mixed in by a threshold on 53 random bits, which is exact in integers.
 struct TreeDraw {
   int64_t node;  // the leaf of a uniform draw, the root (0) of one that goes down the tree
   int64_t t;     // where in the root's sum; -1: uniform
 };
 
-// random: of the stream kExampleDraw and the draw's slot.
+// random: the numbers of the stream kExampleDraw for the draw's slot.
 CFOL_HD TreeDraw start_draw(Random2 random, double gamma, int64_t leaves, int64_t total) {
   const uint64_t threshold = static_cast<uint64_t>(gamma * 0x1p53);
   if ((random.first >> 11) < threshold)

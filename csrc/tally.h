@@ -1,4 +1,4 @@
-// Per-class counts and error sums, accumulated where the batch lies: tally[y] = (examples seen, sum of losses in units of
+// Per-class counts and error sums, accumulated on the batch's device: tally[y] = (examples seen, sum of losses in units of
 // 2^-30).
 #pragma once
 

@@ -1,5 +1,5 @@
 // Between torch's stable ABI and the raw-pointer kernels: argument checks, the device an op runs on, registration.
-// Messages start with the Python exception they become ("ValueError: ..."): `cfol_fast/ops.py` translates them.
+// Messages start with the Python exception they become ("ValueError: ..."): `cfol_fast/ops/native.py` translates them.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>

@@ -5,7 +5,7 @@
 
 #include "../parallel.h"
 
-// An image at a time: its window is packed into small scratch (four bytes a pixel), turned there, and written in one
+// One image at a time: its window is packed into a small buffer (four bytes per pixel), rotated there, and written in one
 // vectorised loop over all pixels.
 #define CFOL_INLINE __attribute__((always_inline)) inline
 
@@ -19,7 +19,7 @@ CFOL_INLINE void pack_row(const uint8_t* source, Pixel* row, int64_t n) {
   if constexpr (Channels == 1) {
     for (int64_t i = 0; i < n; ++i) row[i] = source[i] | kOpaque;
   } else if (n > 0) {
-    for (int64_t i = 0; i + 1 < n; ++i) {  // four bytes at once: the fourth is the next pixel's
+    for (int64_t i = 0; i + 1 < n; ++i) {  // reads four bytes at once; the fourth belongs to the next pixel
       memcpy(row + i, source + 3 * i, 4);
       row[i] |= kOpaque;
     }
@@ -71,8 +71,8 @@ CFOL_SIMD GreySum grey_sum(const Pixel* pixels, int64_t n, int64_t channels, uin
   return total;
 }
 
-// pixels[n] is the one that is not there. `out` holds the places first, so that finding them is a loop of its own, in
-// vectors.
+// pixels[n], one past the end of the window, is the black pixel of places that the rotation leaves empty. `out` first holds
+// the places, so that computing them is a loop of its own, which vectorises.
 CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation, int32_t height, int32_t width,
                       Pixel* __restrict__ out) {
   const int32_t n = height * width;
@@ -94,8 +94,9 @@ CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters
   }
   for (int64_t i = 0; i < n; ++i) {
     const Colour c = jittered<Channels>(colour_of<Channels>(pixels[i]), jitter);
-    const float there = static_cast<float>(static_cast<int32_t>(pixels[i] >> 31));  // a branch would not vectorise
-    store_colour<Channels>({c.red * there, c.green * there, c.blue * there}, out, i, plane);
+    // 1 for a pixel of the image, 0 for an empty corner: a branch would not vectorise.
+    const float opaque = static_cast<float>(static_cast<int32_t>(pixels[i] >> 31));
+    store_colour<Channels>({c.red * opaque, c.green * opaque, c.blue * opaque}, out, i, plane);
   }
 }
 
@@ -127,7 +128,7 @@ void gather_augment(ImageStore images, const int64_t* idx, AugmentPlan plan, Fra
     std::vector<Pixel> scratch(2 * n + 1);
     Pixel *window = scratch.data(), *turned = window + n + 1;
     for (int64_t example = begin; example < end; ++example) {
-      int32_t bad = 0;  // refused before on the CPU
+      int32_t bad = 0;  // stays 0: bad values were refused before
       const SourceImage image = locate(images, idx[example], &bad);
       View view = view_of(image, parameters_for(plan, example, image, frame, &bad), frame);
       pack(view, frame, window);

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kGrain = 2048;  // draws a thread takes at least
 constexpr int64_t kChunk = 128;   // draws whose random numbers are made together
 
-// Eight running maxima: one would be a chain of dependent comparisons that no compiler may break up.
+// Eight running maxima: with one, every comparison would wait for the one before it.
 CFOL_SIMD double largest_of(const double* w, int64_t k) {
   constexpr int kLanes = 8;
   double lanes[kLanes];

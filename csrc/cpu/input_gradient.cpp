@@ -38,7 +38,7 @@ int64_t padded(int64_t outputs) { return (outputs + kSumLanes - 1) / kSumLanes *
   return parts[0] + parts[1];
 }
 
-// sum_of_lanes for four at once, which shuffles a third as much.
+// sum_of_lanes for four at once, with a third of the shuffles.
 [[gnu::always_inline]] inline Quarter sums_of_lanes(const Lanes* v) {
   const Quarter a = quarter(v[0]), b = quarter(v[1]), c = quarter(v[2]), d = quarter(v[3]);
   const Quarter ab = Quarter{a[0], b[0], a[1], b[1]} + Quarter{a[2], b[2], a[3], b[3]};
@@ -51,16 +51,16 @@ struct Window {
   int64_t row, lanes, kernel_h, kernel_w;  // row: floats in a row of the buffer
 };
 
-// One channel of `Pixels` neighbours; `at`: the buffer where the first one's window begins.
+// One channel of `Pixels` neighbouring pixels; `first`: where the window of the first one begins in the buffer.
 template <int Pixels>
-[[gnu::always_inline]] inline void gradient_of(const float* at, const float* taps, const Window& window, float* result,
+[[gnu::always_inline]] inline void gradient_of(const float* first, const float* taps, const Window& window, float* result,
                                                int64_t channels) {
   Lanes sums[Pixels] = {};
   for (int64_t i = 0; i < window.kernel_h; ++i)
     for (int64_t j = 0; j < window.kernel_w; ++j)
       for (int64_t o = 0; o < window.lanes; o += kSumLanes, taps += kSumLanes) {
         const Lanes tap = *reinterpret_cast<const Lanes*>(taps);
-        const float* grad = at + i * window.row + j * window.lanes + o;
+        const float* grad = first + i * window.row + j * window.lanes + o;
         for (int p = 0; p < Pixels; ++p) sums[p] += tap * *reinterpret_cast<const Lanes*>(grad + p * window.lanes);
       }
   if constexpr (Pixels % 4 == 0) {
@@ -77,14 +77,14 @@ template <int Pixels>
   }
 }
 
-CFOL_SIMD void gradient_of_row(const float* at, const float* taps, const Window& window, int64_t width, int64_t channels,
+CFOL_SIMD void gradient_of_row(const float* first, const float* taps, const Window& window, int64_t width, int64_t channels,
                                float* result) {
   const int64_t taps_of_channel = window.kernel_h * window.kernel_w * window.lanes;
   for (int64_t c = 0; c < channels; ++c, taps += taps_of_channel, ++result) {
     int64_t x = 0;
-    for (; x + 8 <= width; x += 8) gradient_of<8>(at + x * window.lanes, taps, window, result + x * channels, channels);
-    for (; x + 4 <= width; x += 4) gradient_of<4>(at + x * window.lanes, taps, window, result + x * channels, channels);
-    for (; x < width; ++x) gradient_of<1>(at + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; x + 8 <= width; x += 8) gradient_of<8>(first + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; x + 4 <= width; x += 4) gradient_of<4>(first + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; x < width; ++x) gradient_of<1>(first + x * window.lanes, taps, window, result + x * channels, channels);
   }
 }
 
@@ -95,14 +95,14 @@ CFOL_SIMD void fill(const float* grad, const float* relu, int64_t n, float* buff
     for (int64_t i = 0; i < n; ++i) buffer[i] = before_relu(grad[i], relu[i]);
 }
 
-// A row of the output's gradient into the buffer; its borders and the lanes beyond the outputs are zero and stay so.
+// Copies a row of the output's gradient into the buffer; the borders and the lanes beyond the outputs stay 0.
 void fill_row(const float* grad, const float* relu, int64_t pixels, int64_t outputs, int64_t lanes, float* buffer) {
   if (outputs == lanes) return fill(grad, relu, pixels * outputs, buffer);
   for (int64_t x = 0; x < pixels; ++x)
     fill(grad + x * outputs, relu == nullptr ? nullptr : relu + x * outputs, outputs, buffer + x * lanes);
 }
 
-// (outputs, channels, h, w) -> (channels, h, w, lanes), both axes of the kernel turned round.
+// (outputs, channels, h, w) -> (channels, h, w, lanes), with both axes of the kernel reversed.
 void pack_taps(const float* weight, const ConvolutionShape& shape, int64_t lanes, float* taps) {
   const int64_t kernel = shape.kernel_h * shape.kernel_w;
   for (int64_t o = 0; o < shape.outputs; ++o)
@@ -119,7 +119,7 @@ void input_gradient(const float* grad, const float* relu, const float* weight, C
   const Floats taps(shape.channels * shape.kernel_h * shape.kernel_w * lanes);
   pack_taps(weight, shape, lanes, taps.data);
 
-  // An image is done in bands of rows that fit the buffer.
+  // An image is handled in bands of rows that fit into the buffer.
   const int64_t band = std::clamp<int64_t>(kBufferFloats / window.row - (shape.kernel_h - 1), 1, height);
   const int64_t bands = (height + band - 1) / band;
   const int64_t grain = 1 + kGrainFloats / (band * window.row);

@@ -96,7 +96,7 @@ void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout,
               int32_t*) {
   const int64_t per_example = layout.per_example();
   const auto piece = [&](int64_t example, int64_t begin, int64_t end) {
-    bool bad = false;  // refused before on the CPU
+    bool bad = false;  // stays false: bad values were refused before
     const float a = value_for(step, example, &bad), r = value_for(eps, example, &bad);
     (l2 ? step_l2_example : step_span)(adv + begin, x + begin, grad + begin, end - begin, a, r);
   };
@@ -106,7 +106,8 @@ void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout,
         piece(example, example * per_example, (example + 1) * per_example);
     });
   } else {
-    const bool uniform = step.each == nullptr && eps.each == nullptr;  // then one long span, whatever the example
+    // With the same step and radius for all examples the batch is one long span.
+    const bool uniform = step.each == nullptr && eps.each == nullptr;
     parallel_for(layout.batch * per_example, kGrain, [&](int64_t begin, int64_t end) {
       if (uniform)
         piece(0, begin, end);

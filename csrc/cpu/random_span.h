@@ -1,10 +1,11 @@
-// Random numbers for a run of slots: in a loop of its own, where the compiler makes several at once in vector registers.
+// Random numbers for consecutive slots: a loop of its own, so that the compiler makes several at once in vector registers.
 #pragma once
 
 #include "../philox.h"
 
 namespace cfol::cpu {
-namespace {  // a copy in every file: a function for several instruction sets cannot be shared as an inline one
+// A copy in every file: a function that is compiled for several instruction sets cannot be inline.
+namespace {
 
 CFOL_SIMD void random_span(RngState rng, Stream stream, int64_t first, int64_t n, Random2* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = random2(rng, stream, static_cast<uint64_t>(first + i));

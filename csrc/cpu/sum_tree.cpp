@@ -42,7 +42,7 @@ void rebuild(int64_t* tree, int64_t* w, int64_t shift, const TreeLayout& layout)
   }
 }
 
-// A change of a leaf goes up to the root; the second of two duplicates finds it done.
+// Adds a leaf's change to all nodes above it; for the second of two duplicates the change is 0.
 void refresh_leaf(int64_t* tree, int64_t w, int64_t leaf, const TreeLayout& layout) {
   const int64_t units = leaf_units(w, layout.leaf_bits), change = units - tree[leaf];
   if (change == 0) return;

@@ -2,7 +2,7 @@
 
 namespace cfol::cpu {
 
-// One thread: a batch is a few hundred additions, less than waking a second thread.
+// One thread: the few hundred additions of a batch cost less than waking a second thread.
 void class_tally(int64_t* tally, int64_t, const int64_t* y, const float* loss, int64_t n, int32_t*) {
   for (int64_t i = 0; i < n; ++i) {
     tally[2 * y[i]] += 1;

@@ -38,7 +38,7 @@ __device__ GreySum grey_sum(const View& view, int32_t width, int32_t pixels) {
   return sum;
 }
 
-// One block an image, two passes over it: the mean grey value where contrast asks for it, then every output pixel from the
+// One block per image, two passes over it: the mean grey value where contrast needs it, then every output pixel from the
 // source pixel it shows. One thread prepares the view for all: it needs double precision, which is slow on most GPUs.
 template <int Channels, class Out>
 __global__ void __launch_bounds__(kThreads)

@@ -26,7 +26,7 @@ __device__ double largest_weight(const double* w, int64_t k, double* shared) {
   return block_largest(largest, shared);
 }
 
-// The sum of value over the threads up to and with this one. `shared` holds kWarps values.
+// The sum of value over the threads up to and including this one. `shared` holds kWarps values.
 __device__ int64_t block_prefix_sum(int64_t value, int64_t* shared) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   for (int offset = 1; offset < 32; offset <<= 1) {
@@ -40,8 +40,8 @@ __device__ int64_t block_prefix_sum(int64_t value, int64_t* shared) {
   return value;
 }
 
-// One block: a scan over at most 10,000 classes, and waiting for other blocks would cost more than it gains. A thread meets
-// the same classes in every pass, so it may leave the softmax's weights in cdf.
+// One block: a scan over at most 10,000 classes, and waiting for other blocks would cost more than it gains. A thread
+// handles the same classes in every pass, so it may keep the softmax's weights in cdf.
 __global__ void __launch_bounds__(kThreads)
     distribution_kernel(const double* __restrict__ w, const double* __restrict__ base, int64_t k, double gamma,
                         double* __restrict__ p, double* __restrict__ q, int64_t* __restrict__ cdf) {

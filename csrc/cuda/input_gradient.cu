@@ -5,7 +5,7 @@
 namespace cfol::cuda {
 namespace {
 
-// One thread an element of the result.
+// One thread per element of the result.
 __global__ void __launch_bounds__(kThreads)
     input_gradient_kernel(const float* __restrict__ grad, const float* __restrict__ relu, const float* __restrict__ weight,
                           ConvolutionShape shape, int64_t n, float* __restrict__ result) {

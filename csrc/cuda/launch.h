@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Null when the launch was accepted, else CUDA's sentence.
+// Null when the launch was accepted, else CUDA's error message.
 template <class... Parameters, class... Arguments>
 const char* launch(void (*kernel)(Parameters...), int64_t blocks, int threads, void* stream, Arguments... arguments) {
   cudaLaunchConfig_t config = {};
@@ -47,7 +47,8 @@ __device__ T block_sum(T value, T* shared) {
   return total;
 }
 
-// Advances a random state by one step. A kernel of its own: a block must not move the counter another has not read yet.
+// Advances a random state by one step. A kernel of its own: no block may advance the counter before every other block has
+// read it.
 inline const char* advance_rng(RngState* rng, void* stream);
 
 namespace {

@@ -42,7 +42,7 @@ __device__ void for_each_normal(ImageLayout layout, RngState rng, int64_t exampl
   }
 }
 
-// One block an example: the norm first, then the numbers again. Drawing twice is cheaper than storing them.
+// One block per example: the norm first, then the same random numbers again. Drawing twice is cheaper than storing them.
 __global__ void __launch_bounds__(kThreads)
     start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
                     const RngState* __restrict__ rng, int32_t* fault) {
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   raise_fault(fault, bad);
 }
 
-// Width 4: one 16-byte load an array. Needs 16-byte alignment and, with a radius for each example, examples of 4*m elements.
+// Width 4: one 16-byte load per array. Needs 16-byte alignment and, with a radius for each example, examples of 4*m
+// elements.
 template <int Width>
 __global__ void __launch_bounds__(kThreads)
     step_linf_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   raise_fault(fault, bad);
 }
 
-// One block an example: the gradient's norm, the perturbation's norm, the write.
+// One block per example: the gradient's norm, the perturbation's norm, the write.
 __global__ void __launch_bounds__(kThreads)
     step_l2_kernel(float* adv, const float* __restrict__ x, const float* __restrict__ grad, ImageLayout layout,
                    PerExample step, PerExample eps, int32_t* fault) {

@@ -6,7 +6,7 @@
 namespace cfol::cuda {
 namespace {
 
-// A change of level 0 (a leaf) or 1 (a node over leaves) goes up to the root.
+// Adds a change of level 0 (a leaf) or 1 (a node over leaves) to all nodes above it.
 __device__ void add_above(int64_t* tree, const TreeLayout& layout, int level, int64_t node, int64_t change) {
   for (++level; level <= layout.levels; ++level) add64(tree + layout.offset[level] + (node /= kFanOut), change);
 }
@@ -15,9 +15,8 @@ __device__ void clear_from(int64_t* tree, int64_t begin, int64_t end) {
   for (int64_t i = begin + first_element(); i < end; i += grid_stride()) tree[i] = 0;
 }
 
-__device__ int64_t above_nodes(const TreeLayout& layout) {  // where the nodes begin that a rebuild adds to
-  return layout.levels >= 2 ? layout.offset[2] : layout.size();
-}
+// Where the nodes begin that a rebuild adds to.
+__device__ int64_t above_nodes(const TreeLayout& layout) { return layout.levels >= 2 ? layout.offset[2] : layout.size(); }
 
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(const int64_t* __restrict__ tree, TreeLayout layout, double gamma, const RngState* __restrict__ rng,
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The kernels of an update follow each other; what the next one must know stands in meta, so that nothing is read back.
+// The kernels of an update follow each other; what the next one must know is in meta, so that nothing is read back.
 // 1. All gains are added. The first thread takes back the previous update's shift, which no other kernel reads meanwhile.
 __global__ void __launch_bounds__(kThreads)
     gain_kernel(int64_t* __restrict__ w, TreeMeta* __restrict__ meta, int64_t leaves, const int64_t* __restrict__ idx,
@@ -59,8 +58,8 @@ __global__ void __launch_bounds__(kThreads) shift_kernel(const int64_t* __restri
     if (idx[i] >= 0 && idx[i] < leaves && w[idx[i]] > kRebuildAt) raise_to64(&meta->shift, w[idx[i]]);
 }
 
-// 3. If not, the batch's leaves change, and the nodes above them: the exchange lets one of several duplicates do it. If so,
-// the nodes that step 4 adds to are cleared.
+// 3. If not, the batch's leaves change, and the nodes above them: the atomic exchange lets only one of several duplicates do
+// it. If so, the nodes that step 4 adds to are cleared.
 __global__ void __launch_bounds__(kThreads)
     refresh_kernel(int64_t* __restrict__ tree, const int64_t* __restrict__ w, const TreeMeta* __restrict__ meta,
                    TreeLayout layout, const int64_t* __restrict__ idx, int64_t n) {
@@ -74,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// 4. All weights shifted, all leaves and sums new; a thread takes the leaves of one node. Always launched, mostly idle.
+// 4. Shifts all weights and makes all leaves and sums new; a thread takes the leaves of one node. Always launched, but it
+// returns at once unless a weight has grown too large.
 __global__ void __launch_bounds__(kThreads) rebuild_kernel(int64_t* __restrict__ tree, int64_t* __restrict__ w,
                                                            TreeMeta* __restrict__ meta, TreeLayout layout, bool build) {
   const int64_t shift = meta->shift;

@@ -82,7 +82,7 @@ void bind_index_ring(pybind11::module_& m) {
   using cfol::IndexRing;
   using Rows = py::array_t<int64_t, py::array::c_style>;
 
-  // The lock of Python is free while take() waits and while a row is checked, so that the trainer goes on.
+  // Python's lock is released while take() waits and while a row is checked, so that the trainer goes on.
   py::class_<IndexRing>(m, "IndexRing", "Batches of indices between one producer and one consumer, first in first out.")
       .def(py::init([](const Rows& rows) {
              if (rows.ndim() != 2 || rows.shape(0) < 1 || rows.shape(1) < 1)
@@ -90,7 +90,7 @@ void bind_index_ring(pybind11::module_& m) {
                    "rows must be a C-contiguous int64 array (slots, batch) with at least one element");
              return new IndexRing(rows.data(), rows.shape(0), rows.shape(1));
            }),
-           // noconvert: a converted copy would not be the memory that the caller fills
+           // noconvert: a converted copy would not be the memory that the caller fills.
            py::arg("rows").noconvert(), py::keep_alive<1, 2>())
       .def("reserve", &IndexRing::reserve, "The row to fill next, or -1 when every row is in use.")
       .def("commit", &IndexRing::commit, py::arg("count"), "The reserved row holds `count` indices.")

@@ -1,7 +1,7 @@
 // The index ring: batches of data set indices on their way from the sampler (the trainer's thread) to a loader's thread.
 //
 // One producer, one consumer, first in first out. The memory is the caller's (pinned, when the indices come from a GPU): the
-// ring only says which row of it is whose turn. Waiting is done by the consumer alone.
+// ring only says which row is filled and which is read next. Only the consumer waits.
 #pragma once
 
 #include <condition_variable>
@@ -26,9 +26,9 @@ class IndexRing {
   int64_t reserve();
   // Producer. The reserved row now holds `count` indices (or will, once the device has copied them).
   void commit(int64_t count);
-  // Producer. No more batches will come: the consumer gets what is there, then the end.
+  // Producer. No more batches will come: the consumer gets those that are there, then nothing.
   void finish();
-  // Either. Gives up at once: a waiting consumer wakes up and gets the end.
+  // Either. Ends at once: a waiting consumer wakes up and is told that nothing more comes.
   void close();
 
   // Consumer. Frees the row taken before, then waits for the next one; nothing at the end.

@@ -1,4 +1,4 @@
-// What is not a tensor op, bound with pybind11: the facts of the build, and the index ring between sampler and loader.
+// What is not a tensor op, bound with pybind11: what the build contains, and the index ring between sampler and loader.
 #include <pybind11/pybind11.h>
 
 #ifndef CFOL_CUDA_ARCHITECTURES
