@@ -15,6 +15,8 @@ from cfol_fast import __version__
 from cfol_fast.commands import doctor
 from cfol_fast.runs.toml_files import read_toml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 TEN_STEPS = """
 import cfol_fast, sys

@@ -23,6 +23,7 @@ def test_of_the_gpu():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "status"), [("", 0), ("1", 1)])
 def test_in_ci_only_gpu_tests_may_be_skipped(tmp_path, ci, status):
     (tmp_path / "test_one.py").write_text(CODE)

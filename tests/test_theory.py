@@ -185,15 +185,15 @@ class TestReservoir:
         reservoir, model = IterateReservoir(2), nn.Linear(1, 1)
         reservoir.observe(0, model)
         for step in (0, 2):
-            with pytest.raises(ValueError, match=f"step {step} was observed where 1 was due"):
+            with pytest.raises(ValueError, match=f"step {step}"):
                 reservoir.observe(step, model)
 
     def test_bad_input_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=r"n .*got 0"):
             IterateReservoir(0)
-        with pytest.raises(ValueError, match="seen no iterate"):
+        with pytest.raises(ValueError, match="iterate"):
             next(IterateReservoir(1).models(nn.Linear(1, 1)))
-        with pytest.raises(ValueError, match="state has 3 members, this reservoir has 2"):
+        with pytest.raises(ValueError, match=r"3 members.*2"):
             IterateReservoir(2).load_state_dict(IterateReservoir(3).state_dict())
 
 

@@ -303,21 +303,21 @@ def test_bad_parameters_are_named(options: dict, message: str) -> None:
 def test_bad_batches_are_named(trained: Trained) -> None:
     model, x, y = trained
     attack = PGD(model, EPS)
-    with pytest.raises(TypeError, match="x must be a floating point tensor"):
+    with pytest.raises(TypeError, match=r"^x "):
         attack((x * 255).to(torch.uint8), y)
-    with pytest.raises(TypeError, match="y must be an int64 tensor"):
+    with pytest.raises(TypeError, match=r"^y .*int64"):
         attack(x, y.float())
-    with pytest.raises(ValueError, match=r"y must have shape \(200,\)"):
+    with pytest.raises(ValueError, match=r"^y .*\(200,\)"):
         attack(x, y[:10])
-    with pytest.raises(ValueError, match="eps must be at least 0 and finite, got -1"):
+    with pytest.raises(ValueError, match=r"eps .*got -1"):
         attack(x[:2], y[:2], eps=torch.tensor([0.1, -1.0]))
     with pytest.raises(TypeError, match="logits"):
         PGD(nn.Conv2d(3, 3, 1), EPS)(x, y)
-    with pytest.raises(ValueError, match="at least 3 classes"):
+    with pytest.raises(ValueError, match="3 classes"):
         PGD(nn.Sequential(nn.Flatten(), nn.Linear(300, 2)), EPS, loss="dlr")(x, y % 2)
-    with pytest.raises(ValueError, match="no attack is called 'pgdd'"):
+    with pytest.raises(ValueError, match="'pgdd'"):
         attacks.create("pgdd", model)
-    with pytest.raises(ValueError, match="N-FGSM is defined for norm 'linf'"):
+    with pytest.raises(ValueError, match="'linf'"):
         NFGSM(model, EPS, norm="l2")
 
 

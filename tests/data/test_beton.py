@@ -117,7 +117,7 @@ def test_a_file_that_lacks_its_last_bytes_is_refused(written):
     content = written.read_bytes()
     for missing in (1, 24, 100):
         written.write_bytes(content[:-missing])
-        with pytest.raises(InputError, match="truncated or damaged"):
+        with pytest.raises(InputError, match="damaged"):
             beton.open_beton(written)
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_lacks_its_last_bytes_is_refused(written):
 )
 def test_a_foreign_file_is_refused(tmp_path, content):
     (tmp_path / "x.beton").write_bytes(content)
-    with pytest.raises(InputError, match="is not an FFCV file of labelled images"):
+    with pytest.raises(InputError, match="not an FFCV file"):
         beton.open_beton(tmp_path / "x.beton")
 
 
@@ -157,7 +157,7 @@ def test_an_image_of_an_unknown_mode_that_does_not_fit_is_refused(written):
     content[first] = 7
     content[first + 1] = 1  # one pixel wide, by the bytes of eight
     written.write_bytes(content)
-    with pytest.raises(InputError, match="pixels of image 0 are not where it says"):
+    with pytest.raises(InputError, match="image 0"):
         beton.open_beton(written)
 
 
@@ -167,7 +167,7 @@ def test_a_file_without_labels_is_refused(tmp_path, written):
     assert content[second] == beton.RGB
     content[second + 1041] = 0  # the label becomes a field of floats
     (tmp_path / "b.beton").write_bytes(content)
-    with pytest.raises(InputError, match="an image and an integer field are needed, it has image, label"):
+    with pytest.raises(InputError, match="image, label"):
         beton.open_beton(tmp_path / "b.beton")
 
 
@@ -185,12 +185,12 @@ def test_labels_that_are_not_0_to_k_minus_1_are_refused(tmp_path, monkeypatch):
 
 def test_an_empty_class_is_refused(tmp_path):
     images = colour()
-    with pytest.raises(InputError, match="class 1 of 3 has no image"):
+    with pytest.raises(InputError, match="class 1 of 3"):
         beton.write(tmp_path / "a.beton", images.subset([0, 2, 3]))
 
 
 def test_a_missing_file_says_how_to_make_it(tmp_path):
-    with pytest.raises(InputError, match="is not there: make it with `cfol-fast data to-ffcv"):
+    with pytest.raises(InputError, match="cfol-fast data to-ffcv"):
         beton.open_beton(tmp_path / "no.beton")
 
 
@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(tmp_path, mini):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, hard))
     try:
-        with pytest.raises(InputError, match=r"the disk is full \(4 MiB of pixels to write\)"):
+        with pytest.raises(InputError, match=r"disk.*4 MiB"):
             beton.write(path, mini.train)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -248,7 +248,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path, options, said):
 
 
 def test_jpg_is_for_three_channels(tmp_path, mini):
-    with pytest.raises(InputError, match="these have 1: use raw"):
+    with pytest.raises(InputError, match="raw"):
         beton.write(tmp_path / "a.beton", mini.train, mode="jpg")
 
 

@@ -150,7 +150,7 @@ def break_image(path):
 def test_a_corrupt_image_is_named_and_no_cache_is_left(tmp_path):
     files.folder(tmp_path)
     break_image(tmp_path / "train/bee/2.png")
-    with pytest.raises(InputError, match=r"train/bee/2.png cannot be decoded .*--skip-corrupt"):
+    with pytest.raises(InputError, match=r"train/bee/2\.png.*--skip-corrupt"):
         load(tmp_path)
     assert not [path.name for path in (tmp_path / decoding.CACHE_FOLDER).iterdir() if "size" not in path.name]
 
@@ -171,14 +171,14 @@ def test_corrupt_images_can_be_skipped_and_are_counted(tmp_path):
 def test_a_class_whose_images_are_all_corrupt_is_an_empty_class(tmp_path):
     files.folder(tmp_path, count=1)
     break_image(tmp_path / "train/bee/0.png")
-    with pytest.raises(InputError, match="no image of class 'bee'"):
+    with pytest.raises(InputError, match="'bee'"):
         load(tmp_path, skip_corrupt=True)
 
 
 def test_an_empty_class_folder_is_named(tmp_path):
     files.folder(tmp_path)
     (tmp_path / "train/dog").mkdir()
-    with pytest.raises(InputError, match=r"train/dog has no image in it"):
+    with pytest.raises(InputError, match="train/dog"):
         load(tmp_path)
 
 
@@ -186,7 +186,7 @@ def test_class_folders_that_differ_are_named(tmp_path):
     files.folder(tmp_path)
     files.save(tmp_path / "train/dog/0.png", 1, 8, 8)
     (tmp_path / "test/cat").rename(tmp_path / "test/cow")
-    with pytest.raises(InputError, match=r"only in train/: cat, dog; only in test/: cow"):
+    with pytest.raises(InputError, match=r"train.*cat, dog.*test.*cow"):
         load(tmp_path)
 
 
@@ -226,7 +226,7 @@ def test_an_image_without_read_permission_is_named_and_never_skipped(open_folder
 
 def test_data_that_cannot_be_written_beside_is_read_without_a_cache(open_folder):
     made = files.folder(open_folder)
-    with without_privileges(), pytest.warns(UserWarning, match="decoded again each time"):
+    with without_privileges(), pytest.warns(UserWarning, match="again"):
         found = load(open_folder)
     assert np.array_equal(found.train.image(5), made["train/bee/1.png"])
     assert not (open_folder / decoding.CACHE_FOLDER).exists()
@@ -237,7 +237,7 @@ def test_a_full_disk_leaves_no_half_written_cache(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(InputError, match="the disk is full"):
+        with pytest.raises(InputError, match="disk"):
             load(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -266,16 +266,14 @@ def test_imagenette_is_also_found_when_its_own_folder_is_given(tmp_path):
 
 
 def test_a_missing_imagenette_says_what_is_expected(tmp_path):
-    with pytest.raises(
-        InputError, match=r"imagenette2-160/train is not there: expected is .*imagenette2-160.tgz.*--download"
-    ):
+    with pytest.raises(InputError, match=r"imagenette2-160/train.*--download"):
         data.load("imagenette", tmp_path)
 
 
 def test_foreign_folders_in_imagenette_are_refused(tmp_path):
     files.imagenette(tmp_path)
     files.save(tmp_path / "imagenette2-160/train/dogs/a.JPEG", 1, 160, 160)
-    with pytest.raises(InputError, match="is not Imagenette"):
+    with pytest.raises(InputError, match="Imagenette"):
         data.load("imagenette", tmp_path)
 
 
@@ -307,5 +305,5 @@ def test_a_tiny_imagenet_class_that_is_not_listed_is_refused(tmp_path):
     files.tiny_imagenet(tmp_path)
     with (tmp_path / "tiny-imagenet-200/val/val_annotations.txt").open("a") as file:
         file.write("val_9.JPEG\tn99999999\t0\t0\t62\t62\n")
-    with pytest.raises(InputError, match=r"n99999999, which is not in wnids\.txt"):
+    with pytest.raises(InputError, match=r"n99999999.*wnids\.txt"):
         data.load("tiny-imagenet", tmp_path)

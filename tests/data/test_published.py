@@ -78,7 +78,7 @@ def test_what_is_missing_is_said_with_where_to_get_it(tmp_path, name, said):
 
 @pytest.mark.parametrize("name", ["cifar10", "folder", "imagenette", "tiny-imagenet"])
 def test_a_data_set_without_a_folder_asks_for_one(name):
-    with pytest.raises(InputError, match="say with --data where the images are"):
+    with pytest.raises(InputError, match="--data"):
         data.load(name)
 
 
@@ -101,7 +101,7 @@ class Trap:
 def test_a_pickle_that_is_not_the_official_one_is_never_opened(tmp_path, monkeypatch):
     files.cifar10(tmp_path, monkeypatch)
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(InputError, match="are not the official ones"):
+    with pytest.raises(InputError, match="official"):
         data.load("cifar10", tmp_path)
     assert not (tmp_path / "sprung").exists()
 
@@ -111,28 +111,28 @@ def test_a_damaged_fashion_mnist_file_is_named(tmp_path):
     file = tmp_path / "train-images-idx3-ubyte.gz"
     for content in (file.read_bytes()[:-100], gzip.compress(b"\0\0\x08\x03 too short"), b"no idx at all"):
         file.write_bytes(content)
-        with pytest.raises(InputError, match=r"train-images-idx3-ubyte.gz is damaged"):
+        with pytest.raises(InputError, match=r"train-images-idx3-ubyte\.gz"):
             data.load("fashion-mnist", tmp_path)
 
 
 def test_images_and_labels_of_different_number_are_refused(tmp_path):
     files.fashion_mnist(tmp_path, zipped=False)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(files.idx(np.zeros(29)))
-    with pytest.raises(InputError, match="there are 30 images, but 29 labels"):
+    with pytest.raises(InputError, match=r"30 images.*29 labels"):
         data.load("fashion-mnist", tmp_path)
 
 
 def test_labels_beyond_the_classes_are_refused(tmp_path):
     files.fashion_mnist(tmp_path, zipped=False)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(files.idx(np.full(30, 10)))
-    with pytest.raises(InputError, match=r"labels must be 0..9"):
+    with pytest.raises(InputError, match=r"0\.\.9"):
         data.load("fashion-mnist", tmp_path)
 
 
 def test_a_data_set_with_an_empty_class_is_refused(tmp_path):
     files.fashion_mnist(tmp_path, zipped=False)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(files.idx(np.zeros(30)))
-    with pytest.raises(InputError, match="training part: no image of class 'Trouser'"):
+    with pytest.raises(InputError, match=r"training.*'Trouser'"):
         data.load("fashion-mnist", tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_download_asks_torchvision_and_reports_its_failure_in_a_line(tmp_path, m
         raise RuntimeError("Error downloading\nthe file")
 
     monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", no_network)
-    with pytest.raises(InputError, match=r"is not there.*\(Error downloading the file\)"):
+    with pytest.raises(InputError, match="Error downloading the file"):
         data.load("cifar10", tmp_path, download=True)
 
 

@@ -33,12 +33,14 @@ def gpu_images(library: Path) -> set[str]:
     return found
 
 
+@pytest.mark.nvcc
 def test_the_cuda_build_has_a_kernel_for_every_op():
     assert host.with_cuda, "no nvcc was found when this was built; `make test` installs one"
     for name in schema_names():
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"cfol_fast::{name}", "CUDA"), name
 
 
+@pytest.mark.nvcc
 def test_the_architectures_asked_for_are_inside():
     asked = host.cuda_architectures.split(";")
     expected = {"sm_" + a.removesuffix("+PTX").replace(".", "") for a in asked}
@@ -79,6 +81,7 @@ def test_force_cuda_without_nvcc_is_an_error(tmp_path):
     assert "FORCE_CUDA=1, but no nvcc was found" in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_a_cpu_build_with_clang_compiles_without_a_warning_and_runs(tmp_path):
     # g++ built what the other tests run
     if shutil.which("clang++") is None:

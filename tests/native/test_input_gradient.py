@@ -120,5 +120,5 @@ def test_bad_input_is_refused(backend, change, message):
 
 def test_another_dtype_is_refused():
     grad, weight, _ = made(2, 5, 4, 4, 1, 3, 3)
-    with pytest.raises(TypeError, match="grad must be float32, got float64"):
+    with pytest.raises(TypeError, match=r"grad .*got float64"):
         ops.input_gradient(grad.double(), weight, (1, 1))

@@ -123,7 +123,7 @@ def test_bad_input_is_refused(n, start, count, message):
 
 
 def test_a_wrong_random_state_is_refused():
-    with pytest.raises(TypeError, match="rng must be int64"):
+    with pytest.raises(TypeError, match=r"rng .*int64"):
         ops.permutation(torch.zeros(2), 5, 0, 5)
-    with pytest.raises(ValueError, match=r"rng must have shape \(2,\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"rng .*got \(3,\)"):
         ops.permutation(torch.zeros(3, dtype=torch.int64), 5, 0, 5)

@@ -66,9 +66,9 @@ def test_bad_input_is_refused_and_changes_nothing(y, loss, message):
 
 
 def test_a_tally_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"tally must have shape \(k, 2\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"tally .*got \(3,\)"):
         ops.class_tally_(torch.zeros(3, dtype=torch.int64), torch.tensor([0]), torch.ones(1))
-    with pytest.raises(TypeError, match="tally must be int64, got float32"):
+    with pytest.raises(TypeError, match=r"tally .*got float32"):
         ops.class_tally_(torch.zeros(3, 2), torch.tensor([0]), torch.ones(1))
 
 

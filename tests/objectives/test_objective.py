@@ -100,18 +100,18 @@ def test_divergence_is_zero_between_equal_predictions_and_positive_else() -> Non
 
 
 def test_parameters_outside_their_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\], got 0"):
+    with pytest.raises(ValueError, match=r"alpha .*got 0"):
         objectives.CVaR(0)
-    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"alpha .*got 2"):
         objectives.LCVaR(2, 10)
-    with pytest.raises(ValueError, match="beta must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"beta .*got -1"):
         objectives.Trades(-1)
-    with pytest.raises(ValueError, match="clean_weight must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"clean_weight .*got -1"):
         objectives.Both(-1)
     for prior in (torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, -0.5, 0.5]), torch.full((3,), torch.nan)):
-        with pytest.raises(ValueError, match="prior must be positive for every class"):
+        with pytest.raises(ValueError, match="prior"):
             objectives.LCVaR(0.5, 3, prior)
-    with pytest.raises(ValueError, match="prior must have 3 entries"):
+    with pytest.raises(ValueError, match=r"prior .*3"):
         objectives.LCVaR(0.5, 3, torch.ones(2))
-    with pytest.raises(ValueError, match="one entry per class"):
+    with pytest.raises(ValueError, match="class"):
         objectives.ClassWeighted(torch.ones(2, 2))

@@ -151,16 +151,16 @@ def test_risks_compile_into_one_graph() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -0.1, 1.5, math.nan])
 def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\], got"):
+    with pytest.raises(ValueError, match=r"alpha .*got"):
         cvar(torch.rand(3), alpha)
-    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\], got"):
+    with pytest.raises(ValueError, match=r"alpha .*got"):
         lcvar(torch.rand(3), torch.zeros(3, dtype=torch.int64), alpha, 2)
 
 
 def test_shapes_that_do_not_match_are_refused() -> None:
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="shape"):
         lcvar(torch.rand(3), torch.zeros(2, dtype=torch.int64), 0.5, 2)
-    with pytest.raises(ValueError, match="prior must have 2 entries"):
+    with pytest.raises(ValueError, match=r"prior .*2"):
         lcvar(torch.rand(3), torch.zeros(3, dtype=torch.int64), 0.5, 2, prior=torch.rand(3))
-    with pytest.raises(ValueError, match="at least one loss"):
+    with pytest.raises(ValueError, match="loss"):
         cvar(torch.rand(0), 0.5)

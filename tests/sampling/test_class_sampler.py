@@ -268,9 +268,9 @@ def test_losses_outside_the_unit_interval_are_refused(loss: float) -> None:
     s = make()
     s.draw(2)
     before = s.w.clone()
-    with pytest.raises(ValueError, match=r"loss must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match="loss"):
         s.update(torch.tensor([0, 1]), torch.tensor([0.5, loss]))
-    with pytest.raises(ValueError, match=r"loss must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match="loss"):
         s.batch_update(torch.tensor([0, 1]), torch.tensor([0.5, loss]))
     assert torch.equal(s.w, before)
 
@@ -281,7 +281,7 @@ def test_updates_that_do_not_fit_are_refused() -> None:
     for y, loss in ((torch.tensor([0, 4]), torch.ones(2)), (torch.tensor([0]), torch.ones(2))):
         with pytest.raises(ValueError):
             s.update(y, loss)
-    with pytest.raises(ValueError, match="n must be at least 0"):
+    with pytest.raises(ValueError, match=r"^n "):
         s.draw(-1)
 
 

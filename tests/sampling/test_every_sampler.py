@@ -109,24 +109,24 @@ def test_the_listings_update_reads_nothing_back() -> None:
     y = torch.empty(8, dtype=torch.int64, device="meta")
     s.batch_update(y, torch.empty(8, device="meta"))
     assert ClassSampler(y, num_classes=10).draw(4).is_meta
-    with pytest.raises(ValueError, match="pass num_classes"):
+    with pytest.raises(ValueError, match="num_classes"):
         ClassSampler(y)
 
 
 @every
 def test_a_state_of_another_sampler_or_data_set_is_refused(make: Maker) -> None:
     s = make()
-    with pytest.raises(ValueError, match="sampler, not of"):
+    with pytest.raises(ValueError, match="sampler"):
         s.load_state_dict({**s.state_dict(), "kind": "other"})
-    with pytest.raises(ValueError, match="data set with 7 examples, this one has 120"):
+    with pytest.raises(ValueError, match=r"7 examples.*120"):
         s.load_state_dict({**s.state_dict(), "size": 7})
 
 
 def test_a_state_with_other_classes_is_refused() -> None:
     others = LABELS % 3
-    with pytest.raises(ValueError, match="state has 3 classes, this sampler has 4"):
+    with pytest.raises(ValueError, match=r"3 classes.*4"):
         ClassSampler(LABELS).load_state_dict(ClassSampler(others).state_dict())
-    with pytest.raises(ValueError, match="state has 3 classes, this sampler has 4"):
+    with pytest.raises(ValueError, match=r"3 classes.*4"):
         FixedClassSampler(LABELS).load_state_dict(FixedClassSampler(others).state_dict())
 
 

@@ -112,26 +112,26 @@ def test_an_index_that_no_iterator_gave_out_cannot_be_learned_from() -> None:
     next(iter(s))
     chunk = set(ExampleSampler(200).draw(s.chunk).tolist())
     never = next(i for i in range(200) if i not in chunk)
-    with pytest.raises(ValueError, match="p must be at least"):
+    with pytest.raises(ValueError, match=r"^p "):
         s.update(torch.tensor([never]), torch.ones(1))
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="eta must be a positive number"):
+    with pytest.raises(ValueError, match="eta"):
         ExampleSampler(10, eta=0)
-    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"gamma .*got 2"):
         ExampleSampler(10, gamma=2)
-    with pytest.raises(ValueError, match="at least one example, got 0"):
+    with pytest.raises(ValueError, match="got 0"):
         ExampleSampler(0)
     s = ExampleSampler(10)
     with pytest.raises(ValueError, match="before any draw"):
         s.update(torch.tensor([1]), torch.ones(1))
     idx = s.draw(4)
-    with pytest.raises(ValueError, match="latest draw was of 4 examples, the update is of 2"):
+    with pytest.raises(ValueError, match=r"4 examples.*2"):
         s.update(idx[:2], torch.ones(2))
-    with pytest.raises(ValueError, match=r"loss must be in \[0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"loss .*got 2"):
         s.update(idx, torch.full((4,), 2.0))
-    with pytest.raises(ValueError, match=r"idx must be in \[0, 10\)"):
+    with pytest.raises(ValueError, match=r"idx.*\[0, 10\)"):
         s.update(torch.tensor([0, 1, 2, 10]), torch.ones(4))
 
 

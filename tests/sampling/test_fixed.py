@@ -66,13 +66,13 @@ def test_the_second_run_draws_by_the_softmax_of_negative_accuracies() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one example, got 0"):
+    with pytest.raises(ValueError, match="got 0"):
         UniformSampler(0)
-    with pytest.raises(ValueError, match="n must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"n .*got -1"):
         UniformSampler(3).draw(-1)
-    with pytest.raises(ValueError, match=r"accuracies must be a vector of numbers in \[0, 1\]"):
+    with pytest.raises(ValueError, match="accuracies"):
         two_run_distribution([50.0, 20.0])
-    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\], got 0"):
+    with pytest.raises(ValueError, match=r"gamma .*got 0"):
         two_run_distribution([0.5, 0.2], gamma=0)
-    with pytest.raises(ValueError, match="p must have 3 entries"):
+    with pytest.raises(ValueError, match=r"^p .*3"):
         FixedClassSampler(LABELS, [0.5, 0.5])
