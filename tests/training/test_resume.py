@@ -18,6 +18,7 @@ from tests.training import tiny
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path), "2024"]
