@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cfol_fast import atomic
+import torch
+from torch import nn
+
+from cfol_fast import atomic, data, evaluation
+from cfol_fast.data import ImageData
 from cfol_fast.errors import InputError
-from cfol_fast.recipes.planning import Cell, Job, Plan
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from cfol_fast.data import ImageData
-    from cfol_fast.runs.config import TrainConfig
+from cfol_fast.evaluation.foreign_weights import load_weights
+from cfol_fast.machine import choose_device
+from cfol_fast.recipes.planning import Cell, Job, Plan, configure
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.loading import load as load_checkpoint
 
 Say = Callable[[str], None]
 
@@ -49,10 +52,6 @@ def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path
 def _pretrained(
     plan: Plan, cell: Cell, load: Callable[[TrainConfig], ImageData]
 ) -> tuple[nn.Module, ImageData, TrainConfig]:
-    from cfol_fast.evaluation.foreign_weights import load_weights
-    from cfol_fast.recipes.planning import configure
-    from cfol_fast.training import complete
-
     assert cell.checkpoint is not None
     assert cell.entry.pretrained is not None
     config = complete(configure(plan.recipe, cell.block, cell.entry, plan.scale, plan.root))
@@ -92,20 +91,12 @@ def _kept(job: Job, out: Path, checkpoint: str) -> Path:
 
 
 def _trained(path: Path, device: str) -> nn.Module:
-    from cfol_fast.machine import choose_device
-    from cfol_fast.training import load
-
-    return load(path, choose_device(device))
+    return load_checkpoint(path, choose_device(device))
 
 
 def _write(
     file: Path, model: nn.Module, bundle: ImageData, config: TrainConfig, attack: dict[str, Any], device: str
 ) -> None:
-    import torch
-
-    from cfol_fast import data, evaluation
-    from cfol_fast.machine import choose_device
-
     where = choose_device(device)
     images = bundle.test
     limit = attack.get("images_per_class")
@@ -120,7 +111,8 @@ def _write(
         params.setdefault("step", 2.5 * params["eps"] / params["steps"])
     made: dict[str, Any] = dict(params)
     if params["kind"] == "autoattack":
-        made["state"] = str(file.with_suffix(".state"))  # hours at the paper's scale: a killed one continues
+        # AutoAttack takes hours at the paper's scale: one that was killed continues from this file.
+        made["state"] = str(file.with_suffix(".state"))
     report = evaluation.evaluate(
         model.to(where).eval(),
         source,

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cfol_fast import methods
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.recipe import SCALES, Block, Entry, Recipe
+from cfol_fast.runs.config import TrainConfig, assign
+from cfol_fast.runs.defaults import complete, holdout_fraction
 from cfol_fast.runs.identity import identity
 from cfol_fast.runs.toml_files import read_toml
-
-if TYPE_CHECKING:
-    from cfol_fast.runs.config import TrainConfig
-
+from cfol_fast.user_input import parse_number
 
 # In multiply-adds of one forward pass: a pass forward is 1, backward to the pixels 1, to the weights as well 2.
 ATTACK_STEP, TRAINING_STEP = 2.0, 3.0
@@ -188,8 +188,6 @@ def scale_rules(scale: str, root: str | None) -> dict[str, Any]:
 
 def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> TrainConfig:
     """The training configuration of one column, before its open fields are filled in."""
-    from cfol_fast.runs.config import TrainConfig, assign
-
     rules = scale_rules(scale, root)
     config = TrainConfig()
     for table in (recipe.run, block.run, entry.run):
@@ -212,8 +210,6 @@ def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str 
 
 def _scale_eta(config: TrainConfig, dataset: str) -> None:
     """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data sets."""
-    from cfol_fast import methods
-
     method = methods.get(config.method)
     paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
     if paper is None or here is None:
@@ -229,8 +225,6 @@ def _times(value: float, factor: float) -> float:
 
 
 def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    from cfol_fast.user_input import parse_number
-
     attack = dict(attack)
     for key in ("eps", "step"):
         if key in attack:
@@ -243,8 +237,6 @@ def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, A
 
 def job(config: TrainConfig) -> Job:
     """The run of a configuration: completed, identified, named."""
-    from cfol_fast.runs.defaults import complete
-
     completed = complete(copy.deepcopy(config))
     settings = identity(completed)
     text = json.dumps(settings, sort_keys=True)
@@ -254,8 +246,6 @@ def job(config: TrainConfig) -> Job:
 
 def gpu_hours(config: TrainConfig) -> float:
     """Of one run at the assumed speed (`scales.toml`: [cost]); an order of magnitude, not a measurement."""
-    from cfol_fast.runs.defaults import holdout_fraction
-
     cost = scales()["cost"]
     area = (cost["side"].get(config.data.name, 32) / 32) ** 2
     macs = cost["giga_macs"].get(config.model.name, cost["giga_macs"]["resnet18"]) * 1e9 * area
@@ -269,6 +259,4 @@ def gpu_hours(config: TrainConfig) -> float:
 
 
 def _stages(config: TrainConfig) -> int:
-    from cfol_fast import methods
-
     return methods.get(config.method).stages

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cfol_fast.errors import InputError
+from cfol_fast.recipes import paper
 from cfol_fast.runs import accuracy
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import did_you_mean
@@ -39,26 +39,29 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Entry:
-    """One column (or row) of the table: a method with its settings."""
+    """One column (or row) of the table: a method with its settings. `scale`: it is shown at this scale only."""
 
     name: str
     title: str
     run: dict[str, Any] = field(default_factory=dict)
     mini: dict[str, Any] = field(default_factory=dict)
-    scale: str | None = None  # only at this scale
+    scale: str | None = None
     pretrained: Pretrained | None = None
 
 
 @dataclass(frozen=True)
 class Block:
-    """One group of the table: a data set, or a radius. `attack` replaces the test attack of its runs."""
+    """One group of the table: a data set, or a radius.
+
+    attack: replaces the test attack of its runs. mini_title: for a title with a number that the mini scale changes.
+    """
 
     name: str
     title: str
     run: dict[str, Any] = field(default_factory=dict)
     mini: dict[str, Any] = field(default_factory=dict)
     attack: dict[str, Any] | None = None
-    mini_title: str | None = None  # where the title says a number that the mini scale changes
+    mini_title: str | None = None
 
     def title_at(self, scale: str) -> str:
         return self.mini_title if scale == "mini" and self.mini_title else self.title
@@ -88,32 +91,39 @@ class Count:
 
 @dataclass(frozen=True)
 class Figure:
+    """A picture with one panel per (entry, "clean" | "robust" | "p"). order: bars stand in the order of this entry's accuracies."""
+
     name: str
     kind: str
     title: str
-    panels: list[list[str]]  # (entry, "clean" | "robust" | "p")
-    order: str | None = None  # bars: classes in the order of this entry's accuracies
+    panels: list[list[str]]
+    order: str | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """A table or figure of the paper, or one of the user's own.
+
+    source: the name or file that `load_recipe` takes. layout: entries are "columns", as in most of the paper's tables, or "rows".
+    parameters: of the method, shown in a column each ("rows" only). numbers: the tables of paper.toml in which the paper's
+    numbers are looked up. reference: an ERM run that is not shown and tells whether a mini table is valid.
+    """
+
     name: str
     title: str
     blocks: list[Block]
     entries: list[Entry]
-    source: str  # the name or file that `load_recipe` takes
+    source: str
     run: dict[str, Any] = field(default_factory=dict)
     mini: dict[str, Any] = field(default_factory=dict)
     attack: dict[str, Any] | None = None
     checkpoint: str = "best-average"
     seeds: dict[str, list[int]] = field(default_factory=dict)
     metrics: list[str] = field(default_factory=lambda: list(METRICS))
-    layout: str = "columns"  # entries are columns as in most of the paper's tables, or "rows"
-    parameters: list[str] = field(
-        default_factory=list
-    )  # the method's parameters shown in a column each ("rows" only)
-    numbers: list[str] = field(default_factory=list)  # tables of paper.toml to look the paper's numbers up in
-    reference: Entry | None = None  # an ERM run that is not shown, for the validity of a mini table
+    layout: str = "columns"
+    parameters: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+    reference: Entry | None = None
     claims: list[Claim] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
@@ -127,17 +137,9 @@ class Recipe:
         return self.seeds.get(scale, [0])
 
 
-@cache
-def _order() -> list[str]:
-    """The paper's order, which is the order of its numbers' file; other recipes follow by name."""
-    from cfol_fast.recipes.paper import tables
-
-    return list(tables())
-
-
 def list_recipes() -> list[str]:
-    """The names of the recipes that come with the package, in the paper's order."""
-    order = {name: i for i, name in enumerate(_order())}
+    """The names of the recipes that come with the package: in the order of the paper's numbers, then by name."""
+    order = {name: i for i, name in enumerate(paper.tables())}
     found = [path.stem for path in FOLDER.glob("*.toml")]
     return sorted(found, key=lambda name: (order.get(name, len(order)), name))
 

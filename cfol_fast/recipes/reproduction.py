@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cfol_fast import atomic
+from cfol_fast import atomic, models
+from cfol_fast.data import ImageData
+from cfol_fast.data import load as load_data
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import evaluating, figures, render, runner, table
+from cfol_fast.recipes.page import write_page
 from cfol_fast.recipes.planning import Job, Plan, plan
 from cfol_fast.recipes.recipe import load_recipe
-
-if TYPE_CHECKING:
-    from cfol_fast.data import ImageData
-    from cfol_fast.runs.config import TrainConfig
+from cfol_fast.reporting import picture_files
+from cfol_fast.runs.config import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -41,7 +42,7 @@ def reproduce(
     """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex, .json and figures.
 
     Runs are shared through `out`/runs; what is there already is not trained again. parallel: so many runs at a time, 0 for one
-    a GPU. checkpoints: column -> file, for recipes that compare with a model from elsewhere. force: continue interrupted runs
+    per GPU. checkpoints: column -> file, for recipes that compare with a model from elsewhere. force: continue interrupted runs
     although the thread count or the instructions changed.
     """
     chosen = [names] if isinstance(names, (str, Path)) else list(names)
@@ -65,7 +66,8 @@ def reproduce(
     for item in plans:
         for text in item.empty_columns():
             say(f"without {text}")
-    if environments:  # all recipes' runs together, so that no GPU waits for the end of a table
+    if environments:
+        # All recipes' runs together, so that no GPU waits for the end of a table.
         runner.run_all(jobs, folder, environments, force, quiet, say)
     written = []
     for name, item in zip(chosen, plans, strict=True):
@@ -99,11 +101,9 @@ class Loader:
         self._found: dict[tuple[Any, ...], ImageData] = {}
 
     def __call__(self, config: TrainConfig) -> ImageData:
-        from cfol_fast import data
-
         key = (config.data.name, config.data.root)
         if key not in self._found:
-            self._found[key] = data.load(
+            self._found[key] = load_data(
                 config.data.name, root=config.data.root, download=config.data.download
             )
         return self._found[key]
@@ -111,8 +111,6 @@ class Loader:
 
 def check(item: Plan, out: Path, load: Loader) -> None:
     """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages. Writes nothing."""
-    from cfol_fast import models
-
     for job in item.jobs():
         if job.finished(out):
             continue
@@ -151,9 +149,6 @@ def command_line(
 
 def write(item: Plan, out: Path, command: str) -> Path:
     """Table, figures and page of a recipe whose runs are all there."""
-    from cfol_fast.recipes.page import write_page
-    from cfol_fast.reporting import picture_files
-
     folder = out / item.recipe.name
     folder.mkdir(parents=True, exist_ok=True)
     made = table.build(item, out, command)

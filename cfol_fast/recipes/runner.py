@@ -1,4 +1,4 @@
-"""Carrying out runs: one after another in this process, or several at a time in processes of their own, one a GPU."""
+"""Carrying out runs: one after another in this process, or several at a time in processes of their own, one per GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from cfol_fast import atomic
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.recipes.planning import Job
+from cfol_fast.runs.config import from_dict, to_dict
 from cfol_fast.runs.json_files import read_object
+from cfol_fast.training import train
+from cfol_fast.training.signals import StopRequest
 
 Say = Callable[[str], None]
 POLL_SECONDS = 0.2
@@ -26,8 +31,6 @@ def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
         return []
     if parallel < 0:
         raise InputError(f"--parallel takes the number of runs at a time, got {parallel}")
-    import torch
-
     gpus = 0 if device == "cpu" else torch.cuda.device_count()
     if gpus == 0:
         if parallel == 0:
@@ -61,17 +64,12 @@ def run_all(
 
 def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False) -> None:
     """One run in this process, continued where its folder stands."""
-    from cfol_fast.training import train
-
     job.config.out = str(job.folder(out))
     train(job.config, resume=True, force=force, quiet=quiet)
 
 
 def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say) -> None:
     """Each worker takes the next run as soon as it is free. A failed run stops new ones; those under way are finished."""
-    from cfol_fast.training import Stopped, TrainingFailed, to_dict
-    from cfol_fast.training.signals import StopRequest
-
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
     failed: list[str] = []
     waiting = list(todo)
@@ -138,17 +136,15 @@ def _last_line(log: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A worker: `python -m cfol_fast.recipes.runner ORDER.json`."""
-    from cfol_fast.training import Stopped, from_dict, train
-
+    """A worker: `python -m cfol_fast.recipes.runner ORDER.json`. A bug of ours leaves its traceback in the run's log."""
     order = read_object(Path(arguments[0]))
     try:
         train(from_dict(order["config"]), resume=True, force=order["force"])
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal_number
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    except (InputError, TrainingFailed) as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 

@@ -168,11 +168,9 @@ def test_checkpoints_go_to_columns_that_take_one(tmp_path: Path) -> None:
     )
     assert cell is not None
     assert cell.checkpoint == tmp_path / "x.pt"
-    with pytest.raises(
-        InputError, match="no column 'cfol' that takes a checkpoint: it takes one for trades, erm"
-    ):
+    with pytest.raises(InputError, match=r"'cfol'.*trades, erm"):
         plan(load_recipe("larger-models"), checkpoints={"cfol": tmp_path})
-    with pytest.raises(InputError, match="it takes none"):
+    with pytest.raises(InputError, match="none"):
         plan(load_recipe("cifar10"), checkpoints={"erm": tmp_path})
-    with pytest.raises(InputError, match="the scale must be one of paper, mini, got 'large'"):
+    with pytest.raises(InputError, match=r"paper, mini.*'large'"):
         plan(load_recipe("cifar10"), "large")

@@ -68,7 +68,7 @@ def test_the_seeds_are_those_of_the_paper() -> None:
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(InputError, match=r"'cifar-10'; did you mean 'cifar10'"):
+    with pytest.raises(InputError, match="did you mean 'cifar10'"):
         load_recipe("cifar-10")
     with pytest.raises(InputError, match="did you mean 'two-run'"):
         load_recipe("tworun")
@@ -83,24 +83,24 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ("chekpoint = 'last'", "unknown key 'chekpoint'; did you mean 'checkpoint'"),
-        ("checkpoint = 'first'", "checkpoint must be one of best-average, best-worst, last, got 'first'"),
-        ("metrics = ['robust.best']", "a metric must be one of"),
+        ("chekpoint = 'last'", "did you mean 'checkpoint'"),
+        ("checkpoint = 'first'", "best-average, best-worst, last, got 'first'"),
+        ("metrics = ['robust.best']", "metric.*'robust.best'"),
         (
             "claims = [{ better = 'cfol', than = 'erm', metric = 'robust.worst' }]",
-            "'better' must be one of erm, got 'cfol'",
+            "'better'.*erm, got 'cfol'",
         ),
-        ("claims = [{ better = 'erm', metric = 'robust.worst' }]", "claims 1: than is missing"),
-        ("seeds = { mini = [-1] }", "seeds must be whole numbers from 0 up"),
-        ("seeds = { tiny = [1] }", "seeds are given for a scale"),
-        ("layout = 'diagonal'", "layout must be one of columns, rows"),
+        ("claims = [{ better = 'erm', metric = 'robust.worst' }]", "claims 1: than"),
+        ("seeds = { mini = [-1] }", r"seeds.*\[-1\]"),
+        ("seeds = { tiny = [1] }", "'tiny'"),
+        ("layout = 'diagonal'", "columns, rows, got 'diagonal'"),
         (
             "figures = [{ name = 'f', kind = 'pie', title = 't', panels = [] }]",
-            "kind of figure f must be one of",
+            "figure f.*'pie'",
         ),
         (
             "figures = [{ name = 'f', kind = 'bars', title = 't', panels = [['erm']] }]",
-            r"a panel of figure f is \[entry, what\]",
+            r"figure f.*\['erm'\]",
         ),
         ("title = 'again'", "is not TOML"),
     ],
@@ -112,9 +112,9 @@ def test_a_mistake_in_a_recipe_is_named_with_its_file(tmp_path: Path, more: str,
 
 
 def test_missing_and_empty_recipe_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file .*gone\.toml"):
+    with pytest.raises(InputError, match=r"gone\.toml"):
         load_recipe(tmp_path / "gone.toml")
-    with pytest.raises(InputError, match="title is missing"):
+    with pytest.raises(InputError, match="title"):
         load_recipe(write(tmp_path, ""))
-    with pytest.raises(InputError, match="at least one block"):
+    with pytest.raises(InputError, match="block"):
         load_recipe(write(tmp_path, 'title = "nothing"\n'))
