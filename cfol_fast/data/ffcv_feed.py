@@ -34,13 +34,13 @@ from cfol_fast.data.beton import JPG, RGB, Beton
 # when two threads enter parallel code together, so they take turns.
 _DECODING = threading.Lock()
 
-# Bytes a thread, where images are only copied. With less, a second one costs more to wake than it copies, and works on the core
+# Bytes per thread, where images are only copied. With less, waking a second thread takes longer than the copy, and it takes the core
 # that the trainer needs: 0.4 MB took two threads 112 µs and one 59 µs, next to a trainer on two cores.
 COPIED_BY_ONE_THREAD = 4 << 20
 
 
 class FlatImages(SimpleRGBImageDecoder):
-    """Decodes an image to the first h*w*3 bytes of its row, whatever its size; returns how many could not be, and marks them."""
+    """Decodes an image of any size to the first h*w*3 bytes of its row; marks those that cannot be decoded and returns their number."""
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         assert self.metadata is not None
@@ -71,7 +71,8 @@ class FlatImages(SimpleRGBImageDecoder):
                         failed[i, 0] = 1
                         failures += 1
                 else:
-                    # The size by the shape, which `open_beton` compared with FFCV's table: a search there is a third of the time.
+                    # The size follows from the shape: `open_beton` has compared the two, and a search in FFCV's table would be a
+                    # third of the time.
                     at = entry["data_ptr"]
                     copy(storage_state[0][at : at + np.uint64(height) * np.uint64(width) * three], rows[i])
             return failures
@@ -90,7 +91,8 @@ class FlatArrays(NDArrayDecoder):
 
     def generate_code(self) -> Any:
         each, copy = Compiler.get_iterator(), Compiler.compile(memcpy)
-        size = np.uint64(np.prod(self.field.shape))  # that of the stored image too, as `open_beton` has seen
+        # Also the size of every stored image: `open_beton` has checked that.
+        size = np.uint64(np.prod(self.field.shape))
 
         def decode(batch_indices, memory, metadata, storage_state):  # type: ignore[no-untyped-def]
             rows = memory[0]
@@ -104,7 +106,7 @@ class FlatArrays(NDArrayDecoder):
 
 
 class ReadOnlyFile(OSCacheManager):
-    """FFCV's own marks a type that numba shares between all functions as read-only, in place, which breaks numba's tables."""
+    """FFCV's file manager without its fault: that one changes a type which numba shares between all functions to read-only."""
 
     def compile_reader(self) -> Any:  # type: ignore[override]
         return _compiled_reader()
@@ -124,19 +126,22 @@ def make_loader(file: Beton, workers: int) -> Loader:
     """FFCV's loader for the images alone; the labels are known already."""
     decoder = FlatImages() if file.kind == RGB else FlatArrays()
     threads, manager = numba.get_num_threads(), ffcv_loader.OSCacheManager
-    ffcv_loader.OSCacheManager = ReadOnlyFile  # the Loader takes no other way to be given one
+    # The Loader has no argument for its file manager.
+    ffcv_loader.OSCacheManager = ReadOnlyFile
     try:
+        # The batch size is set when a feed begins. Without os_cache FFCV needs the epoch's order in advance. Without a seed it
+        # draws one from numpy's global generator, which belongs to the user.
         loader = Loader(
             str(file.path),
-            batch_size=1,  # set when a feed begins
+            batch_size=1,
             num_workers=min(workers, numba.config.NUMBA_NUM_THREADS),  # type: ignore[attr-defined]
-            os_cache=True,  # the other way needs the epoch's order in advance
+            os_cache=True,
             order=OrderOption.SEQUENTIAL,
-            seed=0,  # without one FFCV draws it from numpy's global generator, which belongs to the user
+            seed=0,
             pipelines={name: [decoder] if name == file.image_field else None for name in file.fields},
         )
-        # FFCV takes new memory for each epoch, whose every page is a fault when it is first written. A source feeds one loop at a
-        # time, training or evaluation, so the next can have the memory of the one before.
+        # FFCV allocates memory for each epoch, and the first write to each of its pages costs a page fault. A source feeds one
+        # loop at a time, training or evaluation, so the next can have the memory of the one before.
         loader.graph.allocate_memory = lru_cache(maxsize=2)(loader.graph.allocate_memory)
         return loader
     finally:
@@ -173,12 +178,11 @@ class Feed(EpochIterator):
         self._decoded: queue.SimpleQueue[Any] = queue.SimpleQueue()
         ((self._stage, _),), _ = loader.code
         loader.batch_size, loader.batches_ahead = width, lag + 1
-        super().__init__(
-            loader, np.empty(0, np.int64)
-        )  # an empty order: no epoch, no schedule of pages; starts the thread
+        # An empty order: no epoch and no schedule of pages. This starts the thread.
+        super().__init__(loader, np.empty(0, np.int64))
 
     def start(self) -> None:
-        # A thread that waits while the interpreter shuts down would be torn out of C++.
+        # A thread that still waits in C++ when the interpreter shuts down would end the process with an error.
         atexit.register(self.close)
         ((pixels, failed),) = self.memory_allocations["operation"].values()
         self._banks = list(zip(pixels, failed, strict=True))
@@ -190,7 +194,8 @@ class Feed(EpochIterator):
         if slot < 0:
             raise RuntimeError("more batches pushed than the feed was made for")
         row, fitting = self._rows[slot], idx
-        if len(idx) != len(row):  # the last batch; a longer one is refused by commit
+        # The last batch may be shorter; a longer one is refused by commit.
+        if len(idx) != len(row):
             row, fitting = row[: len(idx)], idx[: len(row)]
         row.copy_(fitting, non_blocking=True)
         if self._cuda:
@@ -213,9 +218,8 @@ class Feed(EpochIterator):
                 if not self.is_alive():
                     raise RuntimeError("the FFCV loader's thread is gone") from None
                 continue
-            if isinstance(
-                result, BaseException
-            ):  # in FFCV an error in the thread leaves the trainer waiting forever
+            # In FFCV an error in the thread leaves the trainer waiting forever.
+            if isinstance(result, BaseException):
                 raise result
             return result
 
@@ -230,10 +234,12 @@ class Feed(EpochIterator):
 
     def _decode(self, row: int, count: int) -> None:
         if self._copied[row] is not None:
-            self._copied[row].synchronize()  # the only wait for the device, and not the trainer's
+            # The only wait for the device, in the loader's thread and not in the trainer's.
+            self._copied[row].synchronize()
         indices = self._indices[row]
         outside = self._ring.find_outside(row, self._limit)
-        if outside >= 0:  # FFCV would read whatever lies there, or return zeros
+        # FFCV would read whatever lies there, or return zeros.
+        if outside >= 0:
             raise IndexError(
                 f"index {indices[outside]} is not in 0..{self._limit - 1}, the images of {self.loader.fname}"
             )

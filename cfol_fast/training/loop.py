@@ -97,9 +97,10 @@ def train(
                 return finished
             trainer = Trainer(config, load_images(config), stage_folder, previous, progress, stop)
             trainer.restore(force)
-            if stage_folder != folder:
-                return run(trainer)
-            return run(trainer, listeners, tensorboard)
+            # What the caller asked to be told of is the run itself, not the stages before it.
+            return (
+                to_result(trainer, listeners, tensorboard) if stage_folder == folder else to_result(trainer)
+            )
 
         run_folder.prepare(folder, config, resume, overwrite)
         accuracies = None
@@ -112,12 +113,14 @@ def train(
         return Run(folder, result_of(folder, accuracies))
 
 
-def run(trainer: Trainer, listeners: tuple[Listener, ...] = (), tensorboard: bool = False) -> dict[str, Any]:
-    """The rest of a run, from where the trainer is to its result."""
+def to_result(
+    trainer: Trainer, listeners: tuple[Listener, ...] = (), tensorboard: bool = False
+) -> dict[str, Any]:
+    """Trains and tests, from where the trainer is to the result."""
     events = None
     if tensorboard:
-        folder, position = trainer.folder / "tensorboard", trainer.position
-        events = TensorBoardLog(folder, trainer.images.classes, resume_step=position.step)
+        folder, step = trainer.folder / "tensorboard", trainer.position.step
+        events = TensorBoardLog(folder, trainer.images.classes, resume_step=step)
         listeners += (events,)
     trainer.log.listeners = listeners
     run_epochs(trainer)

@@ -307,7 +307,9 @@ class Trainer:
         state, name, complaint = found
         if complaint is not None:
             self.progress.say(f"{complaint}; using {name} instead")
-        for change in check_same_arithmetic(state["arithmetic"], arithmetic(self.device, self.config.compile), force):
+        for change in check_same_arithmetic(
+            state["arithmetic"], arithmetic(self.device, self.config.compile), force
+        ):
             self.progress.say(
                 f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
             )

@@ -26,16 +26,10 @@ def validate(trainer: Trainer) -> Row:
     steps = config.validation.steps
     attack = new_attack(trainer, steps, 2.5 * (config.test.eps or 0.0) / steps)
     found = accuracies(trainer, images.validation, attack, "validation")
-    return {
-        "kind": "validation",
-        "epoch": trainer.position.epoch + 1,
-        "step": trainer.position.step,
-        "split": images.validation_split,
-        **{
-            kind: {key: value for key, value in found[kind].items() if key != "confusion"}
-            for kind in ("clean", "robust")
-        },
-    }
+    for accuracy in found.values():
+        del accuracy["confusion"]
+    epoch, step = trainer.position.epoch + 1, trainer.position.step
+    return {"kind": "validation", "epoch": epoch, "step": step, "split": images.validation_split, **found}
 
 
 def final_test(trainer: Trainer) -> dict[str, Any]:
@@ -44,9 +38,9 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
     `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in training the best clean
     one), or the last one without a hold-out.
     """
-    config, model, store = trainer.config, trainer.model, trainer.store
-    best = trainer.position.best
-    epochs = {checkpoints.LAST: trainer.epochs} | {name: int(kept["epoch"]) for name, kept in best.items()}
+    config, model = trainer.config, trainer.model
+    epochs = {checkpoints.LAST: trainer.epochs}
+    epochs |= {name: int(kept["epoch"]) for name, kept in trainer.position.best.items()}
     chosen = checkpoints.BEST_AVERAGE if checkpoints.BEST_AVERAGE in epochs else checkpoints.LAST
     # By epoch, since the rules often keep the same one.
     tested: dict[int, dict[str, Any]] = {}
@@ -56,7 +50,7 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
             if epoch in tested:
                 continue
             if name != checkpoints.LAST:
-                model.load_state_dict(checkpoints.read(store.path(name), trainer.device)["model"])
+                model.load_state_dict(checkpoints.read(trainer.store.path(name), trainer.device)["model"])
             found = accuracies(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
             tested[epoch] = {"epoch": epoch, **found}
             if epoch == epochs[chosen]:
@@ -118,7 +112,7 @@ def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
 
     The paper takes the test set, which is what `--holdout test` does; otherwise the test set stays unseen.
     """
-    rows = list(read_rows(folder))
+    rows = read_rows(folder)
     validations = {row["epoch"]: row for row in rows if row["kind"] == "validation"}
     if validations:
         best = result["checkpoints"].get(checkpoints.BEST_AVERAGE, {"epoch": max(validations)})["epoch"]
@@ -128,7 +122,7 @@ def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
 
 
 def in_order(per_class: dict[str, float], classes: list[str]) -> Tensor:
-    """(k,) float64."""
+    """(k,) float64, in the order of the classes."""
     return torch.tensor([per_class[name] for name in classes], dtype=torch.float64)
 
 

@@ -15,6 +15,7 @@ from cfol_fast import data, ops, sampling
 from cfol_fast.data import beton
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.errors import InputError
+from cfol_fast.training.batches import Batches
 from tests.data import published_files as files
 from tests.data.test_beton import smooth
 
@@ -92,6 +93,21 @@ def test_labels_and_class_names_come_with_the_file(mini, shared):
 def test_a_batch_may_be_smaller_than_the_first(shared):
     sizes = iter([8, 3, 8])
     assert [len(x) for _, x, _ in shared.feed(lambda: torch.arange(next(sizes)), 3)] == [8, 3, 8]
+
+
+def test_a_subset_of_the_file_has_its_own_numbers(mini, mini_beton):
+    rows = torch.arange(4999, 0, -7)
+    source = data.FFCVSource(mini_beton, lag=1, augment=EVERYTHING, seed=7, workers=1, subset=rows)
+    other = data.ResidentSource(mini.train.subset(rows), augment=EVERYTHING, seed=7)
+    assert len(source) == len(rows)
+    assert torch.equal(source.labels, other.labels)
+    assert equal(source.feed(drawn(1, n=len(rows)), 4), other.feed(drawn(1, n=len(rows)), 4))
+    assert equal(source.batches(300), other.batches(300))
+
+
+def test_a_subset_beyond_the_file_is_refused(mini_beton):
+    with pytest.raises(InputError, match=r"rows in 0\.\.4999"):
+        data.FFCVSource(mini_beton, subset=torch.tensor([0, 5000]))
 
 
 def test_images_of_different_sizes_give_the_resident_source_s_batches(tmp_path):
@@ -196,25 +212,16 @@ def shared_pixels(source: data.FFCVSource, index: int) -> torch.Tensor:
     return torch.from_numpy(pixels).view(1, 28, 28).float() / 255
 
 
-def test_the_p_that_drew_a_batch_can_travel_with_it(mini, shared, monkeypatch):
-    """The trainer's part of the lag: tickets first in first out, one for each batch."""
+def test_the_p_that_drew_a_batch_travels_with_it(mini, shared, monkeypatch):
     monkeypatch.setattr(shared, "lag", 2)
     sampler = sampling.ClassSampler(mini.train.labels, eta=0.1, seed=0)
-    tickets = []
-
-    def draw():
-        idx = sampler.draw(16)
-        tickets.append((idx, sampler.ticket()))
-        return idx
-
-    history = []
-    for step, (idx, _, y) in enumerate(shared.feed(draw, 8)):
-        came, ticket = tickets[step]
-        assert torch.equal(came, idx)
-        sampler.update(y, torch.ones(16), p=ticket)
-        history.append((ticket.clone(), sampler.p.clone()))
+    tickets, after_update = [], []
+    for indices, ticket, _, y in Batches(sampler, shared, 16).feed(8):
+        sampler.observe(indices, y, torch.ones(16), ticket)
+        tickets.append(ticket.clone())
+        after_update.append(sampler.p.clone())
     for t in range(3, 8):
-        assert torch.equal(history[t][0], history[t - 3][1])
+        assert torch.equal(tickets[t], after_update[t - 3])
 
 
 def test_no_more_is_drawn_than_there_are_steps(shared):
