@@ -12,11 +12,8 @@ from cfol_fast import cpu_features
     [
         ({"avx2"}, False, False),
         ({"avx512_bf16"}, False, False),
-        (
-            {"avx512_bf16", "avx512_fp16"},
-            False,
-            True,
-        ),  # fp16 without AMX: a hypervisor hides half of the processor
+        # fp16 without AMX: a hypervisor hides half of the processor
+        ({"avx512_bf16", "avx512_fp16"}, False, True),
         ({"avx512_bf16", "avx512_fp16", "amx_tile"}, False, True),
         ({"avx512_bf16", "avx512_fp16", "amx_tile"}, True, False),
     ],
@@ -35,7 +32,7 @@ def test_the_setting_is_made_before_torch_is_loaded(monkeypatch):
     assert cpu_features.os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_BF16"
 
 
-def test_too_late_is_said(monkeypatch):
+def test_torch_loaded_before_the_setting_is_reported(monkeypatch):
     monkeypatch.setattr(cpu_features, "bfloat16_needs_help", lambda: True)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert "import cfol_fast before torch" in cpu_features.avoid_broken_bfloat16()

@@ -14,7 +14,7 @@ def everyone(y: Tensor) -> Tensor:
     return torch.ones_like(y, dtype=torch.bool)
 
 
-def test_it_fools_whom_the_last_iterate_fools_and_perhaps_more(trained: Trained) -> None:
+def test_it_fools_every_example_that_the_last_iterate_fools(trained: Trained) -> None:
     model, x, y = trained
     plain = PGD(model, EPS, steps=10, seed=1)(x, y)
     outcome = attack_survivors(PGD(model, EPS, steps=10, seed=1), x, y, everyone(y))
@@ -46,7 +46,7 @@ def test_an_example_costs_nothing_after_it_is_fooled(trained: Trained) -> None:
     assert sizes[-1] >= int((~outcome.fooled).sum())
 
 
-def test_who_is_out_from_the_start_is_not_touched(trained: Trained) -> None:
+def test_examples_that_are_wrong_from_the_start_are_not_touched(trained: Trained) -> None:
     model, x, y = trained
     alive = torch.arange(len(y)) % 2 == 0
     outcome = attack_survivors(PGD(model, EPS, steps=3), x, y, alive)
@@ -63,7 +63,7 @@ def test_restarts_go_to_the_survivors_only(trained: Trained) -> None:
     assert torch.equal(three.x_adv[one.fooled], one.x_adv[one.fooled])
 
 
-def test_radii_of_each_example_follow_it(trained: Trained) -> None:
+def test_each_example_stays_in_its_own_ball(trained: Trained) -> None:
     model, x, y = trained
     eps = torch.linspace(0, 2 * EPS, len(y))
     outcome = attack_survivors(PGD(model, eps, steps=5), x, y, everyone(y))

@@ -227,7 +227,7 @@ def test_hooks_are_still_called(trained: Trained) -> None:
     assert plan_for(model) is not None
 
 
-def test_the_weights_of_today_are_used_and_the_structure_of_yesterday(
+def test_changed_weights_are_used_without_tracing_again(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x, y = trained

@@ -1,4 +1,4 @@
-"""PGD and its relatives: the ball, the ascent, and that the model never notices."""
+"""PGD and its relatives: they stay in the ball, climb the loss, and leave the model as it was."""
 
 from __future__ import annotations
 

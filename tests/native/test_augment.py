@@ -53,9 +53,8 @@ def test_brightness_scales_and_clamps(backend):
 
 def test_contrast_blends_with_the_mean_of_the_brightened_image(backend):
     close(one(backend, [[0, 100, 200]], contrast=0.5)[0], [[50, 100, 150]])
-    close(
-        one(backend, [[0, 100, 200]], brightness=1.5, contrast=0.5)[0], [[67.5, 142.5, 195]]
-    )  # mean (0 + 150 + 255) / 3
+    # the mean is (0 + 150 + 255) / 3
+    close(one(backend, [[0, 100, 200]], brightness=1.5, contrast=0.5)[0], [[67.5, 142.5, 195]])
     close(one(backend, [[10, 110]], contrast=2.0)[0], [[0, 160]])
 
 
@@ -112,10 +111,8 @@ def test_bfloat16_is_the_rounded_float32(backend):
 
 def test_bfloat16_rounds_a_tie_to_the_even_neighbour(backend):
     white = torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)
-    for factor, expected in [
-        (0.5 + 1 / 512, 0.5),
-        (0.5 + 3 / 512, 0.5 + 2 / 256),
-    ]:  # half-way between two bfloat16 numbers
+    # both lie half-way between two bfloat16 numbers
+    for factor, expected in [(0.5 + 1 / 512, 0.5), (0.5 + 3 / 512, 0.5 + 2 / 256)]:
         x = gather(backend, white, torch.tensor([0]), parameters=row(brightness=factor), dtype=torch.bfloat16)
         assert x.item() == expected
 
@@ -140,7 +137,7 @@ def test_images_of_different_sizes_come_from_a_table(backend):
         torch.testing.assert_close(x, expected, atol=2e-6, rtol=0)
 
 
-def test_an_empty_batch_is_an_empty_batch(backend):
+def test_an_empty_batch_gives_an_empty_batch(backend):
     rng = torch.tensor([1, 0])
     x = gather(
         backend,

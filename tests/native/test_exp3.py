@@ -135,7 +135,8 @@ def test_cpu_and_emulated_cuda_draw_the_same_indices_for_1000_steps(cpu, schedul
         assert all(torch.equal(a, b) for a, b in zip(*drawn, strict=True))
         assert torch.equal(states[0][1], states[1][1])
     final = states[0][1]
-    assert final.argmax() > final.argmin()  # the hardest classes have gained most
+    # the hardest classes have gained most
+    assert final.argmax() > final.argmin()
 
 
 def test_classes_are_drawn_as_often_as_p_says(cpu):
@@ -216,7 +217,7 @@ class TestBadInput:
     y, loss = torch.tensor([0, 2]), torch.tensor([0.5, 1.0])
 
     @pytest.mark.parametrize("gamma", [0.0, -0.1, 1.5, float("nan")])
-    def test_gamma_outside_its_range(self, gamma):
+    def test_gamma_outside_its_range_is_refused(self, gamma):
         with pytest.raises(ValueError, match="gamma"):
             ops.exp3_distribution(self.w, self.base, gamma)
 
@@ -235,15 +236,15 @@ class TestBadInput:
         assert torch.equal(w, self.w)
 
     @pytest.mark.parametrize("eta", [-0.1, float("nan"), INFINITY])
-    def test_eta_outside_its_range(self, eta):
+    def test_eta_outside_its_range_is_refused(self, eta):
         with pytest.raises(ValueError, match="eta"):
             ops.exp3_update_(self.w.clone(), self.base, self.y, self.loss, eta)
 
-    def test_a_chance_that_is_not_positive(self):
+    def test_a_probability_that_is_not_positive_is_refused(self):
         with pytest.raises(ValueError, match=r"p .*got 0 for class 2"):
             ops.exp3_update_(self.w.clone(), doubles(0.5, 0.5, 0.0), self.y, self.loss, 0.1)
 
-    def test_weights_that_are_no_weights(self):
+    def test_weights_that_are_not_finite_are_refused(self):
         for value in (float("nan"), INFINITY):
             with pytest.raises(ValueError, match=r"w .*got .* for class 1"):
                 ops.exp3_distribution(doubles(0.0, value, 0.0), self.base, 0.5)
@@ -259,7 +260,7 @@ class TestBadInput:
         p = ops.exp3_distribution(w, base / base.sum(), gamma)[0]
         assert float(p.sum()) == pytest.approx(1.0, abs=1e-12)
 
-    def test_a_base_that_is_no_distribution(self):
+    def test_a_base_that_is_no_distribution_is_refused(self):
         with pytest.raises(ValueError, match=r"base .*got 1\.5"):
             ops.exp3_distribution(self.w, doubles(0.5, 0.5, 0.5), 0.5)
         with pytest.raises(ValueError, match=r"base .*got -0.5 for class 2"):
@@ -282,7 +283,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"n .*got -1"):
             ops.exp3_draw(self.w, self.base, 0.5, offsets, members, ops.new_rng(0), -1)
 
-    def test_offsets_that_lead_outside_the_members(self):
+    def test_offsets_that_lead_outside_the_members_are_refused(self):
         _, offsets, members = classes(3, 9)
         rng = ops.new_rng(0)
         with pytest.raises(ValueError, match="class 1"):
@@ -306,7 +307,7 @@ class TestBadInput:
         assert len(ops.fault_messages(int(fault))) == 3
         assert int(fault) == 1 | 2 | 16
 
-    def test_the_first_label_that_is_none_is_one_too_many(self, schedule):
+    def test_the_device_flags_a_label_equal_to_the_number_of_classes(self, schedule):
         w, fault = self.w.clone(), ops.new_fault()
         schedule.op("exp3_update")(w, self.base, torch.tensor([3]), torch.ones(1), 0.1, fault)
         assert ops.fault_messages(int(fault)) == ["a label was outside [0, number of classes)"]

@@ -45,7 +45,9 @@ def test_the_literal_gradient(backend):
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_every_bit_is_the_twins(backend, batch, outputs, h, w, channels, a, b, pad_h, pad_w, masked):
+def test_every_bit_agrees_with_the_reference(
+    backend, batch, outputs, h, w, channels, a, b, pad_h, pad_w, masked
+):
     grad, weight, relu = made(batch, outputs, h, w, channels, a, b)
     mask = relu if masked else None
     result = backend.op("input_gradient")(grad, weight, mask, pad_h, pad_w)

@@ -129,9 +129,8 @@ def test_kernels_use_several_blocks_and_warps_at_normal_sizes(emulated, shape):
         emulated.launches()
         adv = start(emulated, x[:8], 0.1, torch.tensor([1, 0]), norm)
         step(emulated, adv, x[:8].clone(), x[:8].clone(), 0.1, 0.1, norm)
-        kernels = [
-            launch for launch in emulated.launches() if launch != (1, 1)
-        ]  # (1, 1) advances the random state
+        # (1, 1) advances the random state
+        kernels = [launch for launch in emulated.launches() if launch != (1, 1)]
         assert len(kernels) == 2
         assert all(blocks > 1 and threads > 32 for blocks, threads in kernels)
 

@@ -167,9 +167,8 @@ def test_ten_million_examples(cpu):
         update(cpu, state, idx, torch.ones(256), p, 1e-7)
     assert int(state.tree[-1]) == int(state.tree[:n].sum())
     assert abs(ops.sum_tree_probabilities(state, 0.5).sum() - 1) < 1e-9
-    update(
-        cpu, state, idx[:1].repeat(10), torch.ones(10), p[:1].repeat(10), 1e-7
-    )  # beyond the limit: all are shifted
+    # beyond the limit: all are shifted
+    update(cpu, state, idx[:1].repeat(10), torch.ones(10), p[:1].repeat(10), 1e-7)
     assert state.meta[1] == 1
     assert state.w.max() == 0
     assert int(state.tree[-1]) == int(state.tree[:n].sum())
