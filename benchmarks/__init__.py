@@ -1,1 +1,1 @@
-"""How fast, against what, and how close to the limit: one file a question. `python -m benchmarks` asks them all."""
+"""How fast, against what, and how close to the limit: one file per question. `python -m benchmarks` runs them all."""

@@ -55,7 +55,7 @@ def document(rows: list[Row]) -> dict[str, Any]:
 
 
 def kept(path: Path, new: list[Row]) -> list[Row]:
-    """The rows of the file, with those that were measured anew in the places of the old ones."""
+    """The rows of the file; rows that were measured again replace the old ones."""
 
     def key(row: Row) -> tuple[str, str]:
         return row.name, row.against.removesuffix(FASTEST)
@@ -66,7 +66,7 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
 
 
 def updated(path: Path, new: list[Row]) -> dict[str, Any]:
-    """The file with these rows measured anew, each marked so: machine and versions stay those of the whole run."""
+    """The file with these rows measured again and marked as such; machine and versions stay those of the whole run."""
     if not path.exists():
         return document(new)
     again = f"asked again on {machine()['date']}, {versions()['cfol_fast']}"
@@ -91,7 +91,8 @@ def main() -> None:
     for question in asked:
         print(f"--- {question}", flush=True)
         rows += ask(question, args.tiny)
-        if not args.tiny:  # at once: an interrupted run keeps its answers
+        # Written after each question, so that an interrupted run keeps its answers.
+        if not args.tiny:
             atomic.write_json(path, updated(path, rows))
     if args.tiny:
         return

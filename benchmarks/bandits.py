@@ -36,7 +36,7 @@ class TorchBandit:
 
 
 class LoopBandit:
-    """The same, one example at a time, as a torch `Sampler` that is asked for one index after another does it."""
+    """The same, one example at a time, as in a torch `Sampler` that is asked for one index after another."""
 
     def __init__(self, labels: Tensor, k: int) -> None:
         self.members = [(labels == c).nonzero().squeeze(1).tolist() for c in range(k)]
@@ -56,7 +56,7 @@ class LoopBandit:
 
 
 class ListBandit:
-    """The same on plain lists, p computed once a batch: the fastest we could write in Python."""
+    """The same on plain lists, p computed once per batch: the fastest we could write in Python."""
 
     def __init__(self, labels: Tensor, k: int) -> None:
         self.members = [(labels == c).nonzero().squeeze(1).tolist() for c in range(k)]
@@ -93,7 +93,7 @@ class TorchExampleBandit:
 
 
 class PythonTree:
-    """Exp3 over examples on a binary tree of sums in plain Python lists: O(log N) a draw, one at a time."""
+    """Exp3 over examples on a binary tree of sums in plain Python lists: O(log N) per draw, one at a time."""
 
     def __init__(self, n: int) -> None:
         self.leaves = 1 << (n - 1).bit_length()

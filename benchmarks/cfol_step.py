@@ -9,7 +9,8 @@ from benchmarks.rows import Row, at_most, faster, main, seconds
 from benchmarks.steps import OurStep, Problem, bandit_only, bare_passes
 from benchmarks.timing import interleaved
 
-SHARE = 0.005  # of the step
+# The share of a step that CFOL may cost.
+SHARE = 0.005
 
 
 def measure(tiny: bool) -> list[Row]:
@@ -27,7 +28,7 @@ def measure(tiny: bool) -> list[Row]:
 
 
 def cost(problem: Problem, cfol: OurStep, erm: OurStep, step: float, erm_step: float, tiny: bool) -> Row:
-    """All of CFOL's sampling as a share of the step. Two whole steps differ by more than that from one time to the next."""
+    """All of CFOL's sampling as a share of the step. It is measured alone: two timings of a whole step differ by more."""
     parts = {"cfol": bandit_only(cfol, problem.batch), "erm": bandit_only(erm, problem.batch)}
     timings = interleaved(parts, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)
     counted = instructions.draw_and_update(tiny) if problem.network == "demo-cnn" else ""

@@ -1,4 +1,4 @@
-"""How many ops a training step dispatches: on a GPU each is a launch, on the CPU a few microseconds."""
+"""How many ops a training step dispatches: on a GPU each costs a kernel launch, on the CPU a few microseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.steps import OurStep, Problem, UsualStep
 
 
 class Counted(TorchDispatchMode):
-    """Counts what reaches the kernels, the backward passes included; views and allocations start none and are left out."""
+    """Counts the ops that start a kernel, backward passes included; views and allocations start none and are not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,14 +32,15 @@ class Counted(TorchDispatchMode):
 
 
 def dispatched(step: Callable[[], object]) -> Counter[str]:
-    step()  # the first one may trace or allocate
+    # The first step may trace or allocate.
+    step()
     with Counted() as counted:
         step()
     return counted.kernels
 
 
 def measure(tiny: bool) -> list[Row]:
-    """On the CPU, and on the meta device, where the path of a GPU is taken without its arithmetic."""
+    """On the CPU, and on the meta device, which takes the same path as a GPU without the arithmetic."""
     problem = Problem("resnet18@0.125" if tiny else "resnet18", batch=2, images=100)
     rows = []
     for network, device in product((problem.network, "demo-cnn"), ("cpu", "meta")):

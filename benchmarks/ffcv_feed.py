@@ -17,7 +17,8 @@ from cfol_fast import data, ops
 
 AUGMENT = ops.Augment(pad=4, crop=True, flip=True)
 BATCH = 128
-WITHIN = round(1 / 1.1, 3)  # at most 10 % longer
+# At most 10 % longer.
+WITHIN = round(1 / 1.1, 3)
 Batches = Iterator[tuple[Tensor, ...]]
 
 
@@ -26,7 +27,7 @@ def measure(tiny: bool) -> list[Row]:
 
 
 def trained_on(batches: Batches) -> None:
-    """Holds a batch until the next one is there, as a training loop does: with memory that was just freed the next is cheaper."""
+    """Keeps a batch until the next one has come, as a training loop does: the next would be cheaper in memory that was just freed."""
     for _batch in batches:
         pass
 

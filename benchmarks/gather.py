@@ -1,4 +1,4 @@
-"""Gather, flip and crop: CPU time an image at 32x32, against `unfold` in torch, FFCV on raw images, and PIL in a DataLoader."""
+"""Gather, flip and crop: CPU time per image at 32x32, against `unfold` in torch, FFCV on raw images, and PIL in a DataLoader."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure(tiny: bool) -> list[Row]:
             ops.gather_augment(pixels, idx, rng, augment=AUGMENT, channels_last=True)
 
     def unfold() -> None:
-        """On uint8 until the end, which is faster than on floats."""
+        """Works on uint8 until the end, which is faster than on floats."""
         for idx in batches():
             flip_and_crop(planes[idx]).float().mul_(1 / 255)
 

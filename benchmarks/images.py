@@ -27,7 +27,7 @@ def random_images(count: int, side: int = 32) -> data.ImageSet:
 
 
 class PILImages(Dataset[tuple[Any, int]]):
-    """As torchvision's CIFAR10 does it: a PIL image is made of the array and transformed, one at a time."""
+    """As in torchvision's CIFAR10: each image becomes a PIL image and is transformed, one at a time."""
 
     def __init__(self, images: data.ImageSet, transform: Callable[[Any], Any], mode: str = "RGB") -> None:
         pixels = images.images.numpy()
@@ -90,7 +90,7 @@ def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str 
 
         from cfol_fast.data.ffcv_feed import ReadOnlyFile
 
-        # Two loaders of FFCV in one process break numba's tables at its end; ours has the same reader without that.
+        # Two FFCV loaders in one process damage numba's tables when it ends; our source has the same reader without that.
         implementation.OSCacheManager = ReadOnlyFile
         return Loader(
             str(path),
@@ -112,7 +112,7 @@ class Scaled(torch.nn.Module):
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
-    """FFCV's batches. An error in its thread would leave whoever waits for a batch waiting forever; here it is an error."""
+    """FFCV's batches. Without this an error in its thread would leave the caller waiting forever; here it is raised."""
     thread = iter(loader)
     while True:
         try:

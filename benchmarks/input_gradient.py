@@ -9,7 +9,7 @@ from benchmarks.rows import Row, faster, main
 from benchmarks.timing import interleaved
 from cfol_fast import ops
 
-# The first layer of: (batch, input channels, outputs, side)
+# Network: (batch, input channels, outputs, side) of its first layer.
 LAYERS = {"the demo network": (128, 1, 16, 28), "ResNet-18": (64, 3, 64, 32)}
 
 

@@ -77,7 +77,8 @@ def counted(switch: str) -> None:
         call(sampler)
     library.start()
     for name, sampler in samplers.items():
-        call(sampler)  # translated by valgrind, not yet counted
+        # Valgrind translates the code at the first call, which is not counted.
+        call(sampler)
         library.dump(b"nothing")
         for _ in range(CALLS):
             call(sampler)

@@ -1,4 +1,4 @@
-"""The facts that stand beside the numbers: which machine, which versions."""
+"""What is written beside the numbers: which machine, which versions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit that is measured, where this is a checkout."""
+    """The commit that is measured, if this is a checkout."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, cwd=RESULTS, capture_output=True, text=True, check=False)
     return f"commit {found.stdout.strip()}" if found.returncode == 0 else None

@@ -24,7 +24,7 @@ def measure(tiny: bool) -> list[Row]:
         if tiny
         else Problem(batch=128, images=1000, steps=1)
     )
-    # in turns, and the median: what the allocator makes of the same calls differs by a tenth from one process to the next
+    # In turns, and the median: the same calls need up to a tenth more or less memory from one process to the next.
     peaks = [[peak_of(name, problem) for name in CONTESTANTS] for _ in range(1 if tiny else 5)]
     ours, bare = (statistics.median(each) for each in zip(*peaks, strict=True))
     note = (
@@ -44,7 +44,8 @@ def child(contestant: str, problem: Problem) -> None:
     """Prints the bytes that two steps need at their peak."""
     torch.set_num_threads(THREADS)
     torch.rand(64, 64) @ torch.rand(64, 64)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins afresh
+    # Resets the process's recorded peak.
+    Path("/proc/self/clear_refs").write_text("5")
     before = peak()
     step = CONTESTANTS[contestant](problem)
     for _ in range(2):

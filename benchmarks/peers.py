@@ -1,4 +1,4 @@
-"""The attack libraries as one kind of function, each given its best: batched, no gradients of weights, no checks of its own."""
+"""The attack libraries behind one interface, each at its best: batched, no gradients of weights, without its own checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def installed(package: str) -> bool:
 
 
 def require(packages: tuple[str, ...], tiny: bool) -> list[str]:
-    """Those of `packages` that are here. A real measurement needs all of them; a smoke test takes what there is."""
+    """Those of `packages` that are installed. A real measurement needs all of them; a smoke test takes those that are there."""
     missing = [package for package in packages if not installed(package)]
     if missing and not tiny:
         sys.exit(f"these peers are not installed: {', '.join(missing)}; run: make bench-setup")

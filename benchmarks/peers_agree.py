@@ -35,7 +35,7 @@ Attack = Callable[[Tensor, Tensor], Tensor]
 
 
 def train(steps: int) -> nn.Module:
-    """The demo's network after some adversarial training in plain torch, so that the attacks have something to do."""
+    """The demo's network after some adversarial training in plain torch, so that not every attack succeeds at once."""
     torch.manual_seed(0)
     images = cf.data.load("fashion-mini").train
     x, y = images.images.permute(0, 3, 1, 2).float() / 255, images.labels

@@ -74,7 +74,7 @@ def question(
 def best_formats(
     model: nn.Module, x: Tensor, y: Tensor, eps: float, step: float, tiny: bool
 ) -> dict[str, tuple[Callable[[], object], str]]:
-    """Each peer's call in the memory format that is faster for it, by a race of both."""
+    """Each peer's call in the memory format that is faster for it; both are timed first."""
     calls: dict[tuple[str, str], Callable[[], object]] = {}
     for layout, memory_format in FORMATS.items():
         copied = copy.deepcopy(model).to(memory_format=memory_format)  # type: ignore[call-overload]

@@ -13,7 +13,7 @@ EPS, STEP = 8 / 255, 2 / 255
 
 
 def eager(adv: Tensor, x: Tensor, grad: Tensor) -> Tensor:
-    """As torchattacks and most training code have it."""
+    """As torchattacks and most training code do it."""
     adv = adv.detach() + STEP * grad.sign()
     return (x + (adv - x).clamp(-EPS, EPS)).clamp(0, 1)
 

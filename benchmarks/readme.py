@@ -1,4 +1,4 @@
-"""The parts of the README files that measurements write: the whole table here, and what a user asks first in the project's own."""
+"""The parts of two README files that are written from measurements: the whole table here, the main results in the project's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.rows import FASTEST, Row, markdown, ratio, seconds
 HERE = Path(__file__).parent / "README.md"
 PROJECT = Path(__file__).parent.parent / "README.md"
 
-# What stands in the project's README: the beginning of a row's name, and what it was compared with ("": the fastest peer).
+# The rows in the project's README: the beginning of a row's name, and what it was compared with ("": the fastest peer).
 HEADLINES = (
     ("PGD-7, ResNet-18", ""),
     ("PGD-7, demo network", ""),

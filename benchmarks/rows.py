@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.timing import Timing
 
 AT_LEAST, AT_MOST = ">=", "<="
-FASTEST = " (the fastest peer)"  # behind the name of the one that a target is about
+# Follows the name of the peer that a target is about.
+FASTEST = " (the fastest peer)"
 
 
 @dataclass(frozen=True)

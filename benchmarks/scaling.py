@@ -20,7 +20,8 @@ class Axis:
     title: str
     field: str
     sizes: tuple[int, ...]
-    work: Callable[[int], float]  # to what the step's time would be proportional
+    # What the step's time should be proportional to.
+    work: Callable[[int], float]
 
 
 def axes(tiny: bool) -> list[Axis]:
@@ -40,7 +41,7 @@ def axes(tiny: bool) -> list[Axis]:
 
 
 def measure(tiny: bool) -> list[Row]:
-    # ResNet-18 a quarter as wide: the parts that could grow the wrong way weigh more than in the full one.
+    # ResNet-18 at a quarter of its width: parts that grow faster than they should are a larger share than in the full one.
     base = (
         Problem("resnet18@0.125", batch=2, images=100, steps=2)
         if tiny
@@ -81,7 +82,7 @@ def plot(curves: dict[Axis, list[float]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    # One scale for all: on scales of their own the noise of the flat curves would look like growth.
+    # One scale for all: on separate scales the noise of the flat curves would look like growth.
     figure, places = plt.subplots(
         1, len(curves), figsize=(4 * len(curves), 3.4), sharey=True, layout="constrained"
     )
@@ -97,7 +98,7 @@ def plot(curves: dict[Axis, list[float]], path: Path) -> None:
     low, high = min(every) / 3, max(every) * 2
     ticks = [tick for power in range(-2, 6) for tick in (10.0**power, 3 * 10.0**power) if low < tick < high]
     places[0].set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
-    places[0].set(ylim=(low, high), ylabel="milliseconds a step")
+    places[0].set(ylim=(low, high), ylabel="milliseconds per step")
     places[0].legend(fontsize=8, loc="lower right")
     figure.suptitle("A CFOL-AT step (PGD-7, ResNet-18 at a quarter of its width) as the work grows")
     figure.savefig(path, dpi=110)

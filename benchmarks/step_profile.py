@@ -13,7 +13,7 @@ from benchmarks import readme
 from benchmarks.steps import OurStep, Problem, UsualStep
 from benchmarks.timing import THREADS
 
-# Group: beginnings of the ops' names; the first that fits counts.
+# Group: how the names of its ops begin; an op belongs to the first group that fits.
 GROUPS: dict[str, tuple[str, ...]] = {
     "convolutions, backward": ("aten::convolution_backward", "aten::mkldnn_convolution_backward"),
     "convolutions, forward": (
@@ -44,7 +44,7 @@ OTHER = "everything else (elementwise, views, Python)"
 
 
 def groups_of(step: Callable[[], object], repetitions: int) -> dict[str, float]:
-    """Milliseconds of a step by group, and the whole under ""."""
+    """Milliseconds of a step by group; the key "" is the whole step."""
     step()
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         for _ in range(repetitions):
@@ -60,7 +60,7 @@ def table(problem: Problem, repetitions: int) -> str:
     before, after = groups_of(UsualStep(problem), repetitions), groups_of(OurStep(problem), repetitions)
     whole = sum(before.values()), sum(after.values())
     lines = [
-        f"{problem.network}, batch {problem.batch}, PGD-{problem.steps}, {THREADS} threads; milliseconds of the main thread a step:",
+        f"{problem.network}, batch {problem.batch}, PGD-{problem.steps}, {THREADS} threads; milliseconds of the main thread per step:",
         "",
         "| where | before (the usual way) | share | after (ours) | share |",
         "|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Timing contestants against each other: in turns, so that whatever else the machine does meets all of them alike.
+"""Timing contestants against each other: in turns, so that whatever else the machine does affects all of them alike.
 
 Warm-up is outside the timing. A sample is one call or, for what is too short to time, as many calls as fill `at_least` seconds.
 Each contestant has its minimum (the machine at its quietest) and its median; CPU time is that of all threads of this process and
@@ -25,7 +25,7 @@ THREADS = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(
 
 @dataclass
 class Timing:
-    """Seconds of one call, one entry a repetition."""
+    """Seconds of one call, one entry per repetition."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ def synchronize() -> None:
 def interleaved(
     contestants: Mapping[Name, Call], repetitions: int, at_least: float = 0.0, warm_up: int = 1
 ) -> dict[Name, Timing]:
-    """Every contestant once a repetition, each time beginning with another one."""
+    """Every contestant once per repetition, each time beginning with another one."""
     torch.set_num_threads(THREADS)
     names = list(contestants)
     calls = {name: _prepared(contestants[name], at_least, warm_up) for name in names}
