@@ -17,6 +17,7 @@ from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
 from cfol_fast.runs.accuracy import METRICS, mean_deviation
 from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.records import join_versions
 
 FORMAT = 1
 NAME = "table.json"
@@ -60,7 +61,7 @@ def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
         "footnotes": _footnotes(plan, blocks),
         "runs": [job.name for job in jobs],
         "seconds": round(sum(float(result.get("seconds") or 0.0) for result in results), 1),
-        "versions": _versions(results),
+        "versions": join_versions(result.get("versions") or {} for result in results),
     }
 
 
@@ -252,12 +253,3 @@ def _footnotes(plan: Plan, blocks: list[dict[str, Any]]) -> list[str]:
         if "absent" in entry
     ]
     return list(dict.fromkeys(notes))
-
-
-def _versions(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    found: dict[str, set[str]] = {}
-    for result in results:
-        for name, version in (result.get("versions") or {}).items():
-            if isinstance(version, (str, int, float)):
-                found.setdefault(name, set()).add(str(version))
-    return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}

@@ -28,6 +28,7 @@ from cfol_fast.reporting.wording import (
 from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import is_incidental
+from cfol_fast.runs.records import join_versions
 
 # The width of a drawing on a phone, in px.
 PHONE = 342.0
@@ -273,13 +274,9 @@ def _configuration(comparison: Comparison) -> str:
 
 
 def _versions(comparison: Comparison) -> str:
-    found: dict[str, dict[str, None]] = {}
-    for group in comparison.groups:
-        for run in group.runs:
-            for name, version in run.versions.items():
-                found.setdefault(name, {}).setdefault(str(version))
+    found = join_versions(run.versions for group in comparison.groups for run in group.runs)
     if not found:
         return ""
-    rows = {name: [", ".join(versions)] for name, versions in found.items()}
+    rows = {name: [versions] for name, versions in found.items()}
     body = _words_table("versions", "Versions", "Part", ["Version"], rows)
     return f'<section id="versions"><h2>Versions</h2><p class="caption">What the runs were made with.</p>{body}</section>'

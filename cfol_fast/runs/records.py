@@ -79,6 +79,15 @@ class Run:
         return self.robust is not None
 
 
+def join_versions(versions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What several runs were made with: each package with every version of it."""
+    found: dict[str, set[str]] = {}
+    for of_one_run in versions:
+        for name, version in of_one_run.items():
+            found.setdefault(name, set()).add(str(version))
+    return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
+
+
 def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (RESULT, ROWS))
 

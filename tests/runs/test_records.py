@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.records import find_runs, load_run
+from cfol_fast.runs.records import find_runs, join_versions, load_run
 from tests.reporting.synthetic_runs import FASHION, change, make_run
 
 
@@ -197,3 +197,8 @@ def test_a_run_folder_is_not_changed_by_reading_it(tmp_path):
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     load_run(folder)
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+def test_every_version_of_several_runs_is_listed_once():
+    runs = [{"torch": "2.13", "python": "3.11"}, {"torch": "2.14"}, {"torch": "2.13"}]
+    assert join_versions(runs) == {"python": "3.11", "torch": "2.13, 2.14"}
