@@ -8,13 +8,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.metrics import Row
 
 
@@ -72,41 +71,19 @@ class TensorBoardLog:
             values = row.get(kind)
             if not values:
                 continue
-            for metric in ("average", "tail", "worst"):
+            for metric in METRICS:
                 self._add(f"{split} {kind}/{metric}", values.get(metric), step)
             for name, accuracy in (values.get("per_class") or {}).items():
                 self._add(f"class {kind} accuracy, {split}/{str(name).replace('/', '-')}", accuracy, step)
 
-    def images(self, tag: str, images: Tensor, step: int) -> None:
-        """`images`: (B, C, H, W) in [0, 1] as the attack sees them, or uint8 (B, H, W, C) as data sets keep them."""
-        if images.ndim != 4:
-            raise ValueError(
-                f"images must have four dimensions (B, C, H, W) or uint8 (B, H, W, C), got {tuple(images.shape)}"
-            )
-        layout = "NHWC" if images.dtype == torch.uint8 else "NCHW"
-        pixels = images.detach().cpu()
-        self._writer.add_images(
-            tag, pixels if layout == "NHWC" else pixels.float().clamp(0, 1), step, dataformats=layout
-        )
-
     def gallery(self, gallery: Mapping[str, Any], step: int) -> None:
         """A gallery as in gallery.json: the clean and the adversarial images of the worst class."""
-        shape = tuple(int(size) for size in gallery["shape"])
+        shape = (-1, *(int(size) for size in gallery["shape"]))
         for kind in ("clean", "adversarial"):
-            raw = [bytearray(base64.b64decode(example[kind])) for example in gallery["examples"]]
-            if raw:
-                stack = torch.stack(
-                    [torch.frombuffer(data, dtype=torch.uint8).reshape(shape) for data in raw]
-                )
-                self.images(f"{gallery['class']}/{kind}", stack, step)
+            pixels = b"".join(base64.b64decode(example[kind]) for example in gallery["examples"])
+            if pixels:
+                images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).reshape(shape)
+                self._writer.add_images(f"{gallery['class']}/{kind}", images, step, dataformats="NHWC")
 
     def close(self) -> None:
         self._writer.close()
-
-    def __enter__(self) -> TensorBoardLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
