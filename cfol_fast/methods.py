@@ -246,7 +246,6 @@ METHODS: dict[str, Method] = {
             minimise=_mean,
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
             origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; it does not depend on the length of a run",
-            datasets={"fashion-mini": {"eta": 8e-5}},
         ),
     ]
 }
