@@ -237,6 +237,7 @@ def test_a_loss_that_is_not_finite_is_status_1_without_a_traceback(capsys, tmp_p
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
     """The real program, stopped from outside."""
     command_line = [

@@ -73,6 +73,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "cfol_fast", "reproduce", *map(str, words)]
 
 
+@pytest.mark.slow
 def test_a_recipe_that_was_killed_continues_to_the_same_table(
     tiny: Path, images: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_what_is_there_is_not_trained_again(
     assert (folder / "table.json").exists()
 
 
+@pytest.mark.slow
 def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     assert "broken JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_stopped_parallel_reproduction_stops_its_runs_and_continues(
     tiny: Path, images: Path, tmp_path: Path
 ) -> None:
