@@ -58,7 +58,8 @@ def equal(a, b) -> bool:
 def test_the_batches_are_those_of_the_resident_source_bit_for_bit(
     mini, mini_beton, monkeypatch, workers, lag
 ):
-    monkeypatch.setattr(feeding(), "COPIED_BY_ONE_THREAD", 1)  # or one thread would copy these small batches
+    # Otherwise one thread would copy these small batches.
+    monkeypatch.setattr(feeding(), "COPIED_BY_ONE_THREAD", 1)
     source = data.FFCVSource(mini_beton, lag=lag, augment=EVERYTHING, seed=7, workers=workers)
     other = data.ResidentSource(mini.train, augment=EVERYTHING, seed=7)
     assert equal(source.feed(drawn(1), 6), other.feed(drawn(1), 6))
@@ -77,7 +78,8 @@ def test_on_policy_the_batches_are_the_same_while_the_sampler_learns(mini, mini_
     augment = mini.augment
     ours = run(data.FFCVSource(mini_beton, lag=0, augment=augment, workers=2))
     assert equal(ours, run(data.ResidentSource(mini.train, augment=augment)))
-    assert ours[-1][3].std() > 0.001  # the distribution moved, so the indices depended on it
+    # The distribution moved, so the indices depended on it.
+    assert ours[-1][3].std() > 0.001
 
 
 def test_plain_batches_are_every_image_once_in_order(mini, shared):
@@ -157,7 +159,8 @@ def test_small_batches_are_copied_by_one_thread_and_large_ones_by_more(tmp_path)
         4,
         8,
     ]
-    assert threads_for(jpg, 1, 8) == 8  # to decode a JPEG is work
+    # Decoding a JPEG is worth a thread for any size.
+    assert threads_for(jpg, 1, 8) == 8
 
 
 def test_the_next_loop_has_the_memory_of_the_one_before(shared):
@@ -172,7 +175,8 @@ def test_the_next_loop_has_the_memory_of_the_one_before(shared):
 
     first = banks(6)
     assert len(set(first)) == shared.lag + 3
-    assert banks(12) != first  # an evaluation, say
+    # Another batch size, as an evaluation has.
+    assert banks(12) != first
     assert banks(6) == first
 
 
@@ -185,7 +189,8 @@ def test_a_change_after_step_t_is_seen_at_exactly_t_plus_1_plus_lag(shared, monk
     """The version of the distribution each batch was drawn with, whoever of the two threads is ahead."""
     ffcv_feed = feeding()
     handed_out = threading.Semaphore(0)
-    if slow == "loader":  # decodes a batch only when the trainer stands at it
+    # It decodes a batch only when the trainer asks for it.
+    if slow == "loader":
         decode = ffcv_feed.Feed._decode
         monkeypatch.setattr(
             ffcv_feed.Feed, "_decode", lambda self, *a: (handed_out.acquire(), decode(self, *a))
@@ -199,7 +204,8 @@ def test_a_change_after_step_t_is_seen_at_exactly_t_plus_1_plus_lag(shared, monk
         seen.append(int(idx[0]))
         assert torch.equal(x[0], shared_pixels(shared, int(idx[0])))
         version[0] += 1
-        if slow == "trainer":  # the loader has decoded all it was given before the update is done
+        # The loader has decoded all it was given before the update is done.
+        if slow == "trainer":
             feed = shared._feeds[0]
             while feed._ring.waiting:
                 pass
@@ -367,7 +373,8 @@ def test_trap_a_damaged_jpeg_inside_is_named_and_not_decoded_to_noise(tmp_path, 
     with pytest.raises(ValueError, match=r"a\.beton: image 4 is damaged"):
         list(source.batches(3))
     assert not threads()
-    (_, x, _), *_ = source.feed(lambda: torch.tensor([3, 0, 5]), 4)  # the others, where the damaged one was
+    # Batches without the damaged image, in memory that held it.
+    (_, x, _), *_ = source.feed(lambda: torch.tensor([3, 0, 5]), 4)
     assert x.std() > 0.01
 
 
@@ -421,7 +428,8 @@ def test_a_jpeg_is_decoded_as_pillow_does(tmp_path):
         (tmp_path / "one.jpg").write_bytes(content[at : at + int(file.lengths[i])])
         with Image.open(tmp_path / "one.jpg") as image:
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        assert ((x[0] * 255).round() - pixels).abs().max() <= 8  # two versions of the same decoder
+        # Two versions of the same decoder.
+        assert ((x[0] * 255).round() - pixels).abs().max() <= 8
 
 
 @pytest.mark.gpu

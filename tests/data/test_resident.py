@@ -24,7 +24,8 @@ def test_a_change_after_step_t_is_seen_at_step_t_plus_1(mini):
     seen = []
     for idx, _, _ in source.feed(lambda: torch.full((2,), state[0]), 5):
         seen.append(int(idx[0]))
-        state[0] += 1  # what the update after this step changes
+        # What the update after this step changes.
+        state[0] += 1
     assert seen == [0, 1, 2, 3, 4]
 
 
