@@ -56,15 +56,15 @@ def why_no_cuda() -> str | None:
 
 def arithmetic(device: torch.device, compiled: bool = False) -> dict[str, Any]:
     """What the rounding of a run depends on."""
-    facts: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "compiled": compiled,
         "device": device.type,
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
     if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-    return facts
+        settings["gpu"] = torch.cuda.get_device_name(device)
+    return settings
 
 
 def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bool) -> list[str]:

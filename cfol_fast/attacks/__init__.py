@@ -16,7 +16,7 @@ __all__ = ["FGSM", "KINDS", "NFGSM", "PGD", "TRADES", "Attack", "NoAttack", "cre
 
 
 def create(kind: str, model: nn.Module, **params: Any) -> Attack:
-    """The attack called `kind`: "pgd", "trades", "fgsm", "n-fgsm" or "none"."""
+    """The attack called `kind`, one of `KINDS`."""
     if kind not in KINDS:
-        raise InputError(f"no attack is called {kind!r}; there are {', '.join(KINDS)}")
+        raise InputError(f"unknown attack {kind!r}; there are {', '.join(KINDS)}")
     return KINDS[kind](model, **params)

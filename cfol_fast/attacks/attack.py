@@ -20,9 +20,12 @@ class Attack(ABC):
 
     The model is left as it was: mode, gradients, `requires_grad` and BatchNorm statistics. Nothing is read back from the
     device. `fault` collects the flags of kernels that cannot raise (on a GPU).
+
+    single_step: the attack takes one step of a size of its own, so that a configuration's number and size of steps do not apply.
     """
 
     kind: str
+    single_step = False
 
     def __init__(self, model: nn.Module, seed: int = 0) -> None:
         self.model, self.seed = model, seed

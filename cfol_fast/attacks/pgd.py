@@ -201,6 +201,7 @@ class FGSM(PGD):
     """One step of 1.25 eps from a random start, projected to the ball: "fast" adversarial training (Wong et al., 2020)."""
 
     kind = "fgsm"
+    single_step = True
 
     def __init__(self, model: nn.Module, eps: Radius, step: Radius | None = None, **options: Any) -> None:
         super().__init__(model, eps, step, **{**options, "steps": 1})
@@ -217,6 +218,7 @@ class NFGSM(PGD):
     """
 
     kind = "n-fgsm"
+    single_step = True
 
     def __init__(
         self, model: nn.Module, eps: Radius, step: Radius | None = None, noise: float = 2.0, **options: Any

@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cfol_fast import data, methods
+from cfol_fast import attacks, data, methods
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
+from cfol_fast.ops.pgd import NORMS
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.schedules import SCHEDULES, milestones
 from cfol_fast.user_input import parse_number
-
-ATTACKS = ("pgd", "trades", "fgsm", "n-fgsm", "none")
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def _check(config: TrainConfig) -> None:
         raise InputError(f"optimizer.warmup must be in [0, 1), got {config.optimizer.warmup}")
     for key, word, choices in (
         ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
-        ("attack.kind", config.attack.kind, ATTACKS),
-        ("attack.norm", config.attack.norm, ("linf", "l2")),
+        ("attack.kind", config.attack.kind, attacks.KINDS),
+        ("attack.norm", config.attack.norm, NORMS),
         ("precision", config.precision, ("float32", "bfloat16")),
         ("data.source", config.data.source, ("resident", "ffcv")),
     ):

@@ -31,8 +31,6 @@ from cfol_fast.training.signals import StopRequest
 FORMAT = 1
 # The value of `EpochCounts.first_bad` while every loss was finite.
 NEVER = 2**62
-# Attacks whose one step has a size of its own.
-SINGLE_STEP_ATTACKS = ("fgsm", "n-fgsm")
 
 
 @dataclass
@@ -363,7 +361,7 @@ def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
     if chosen.kind == "none":
         return attacks.create("none", model)
     params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
-    if chosen.kind not in SINGLE_STEP_ATTACKS:
+    if not attacks.KINDS[str(chosen.kind)].single_step:
         params |= {"step": chosen.step, "steps": chosen.steps, "random_start": chosen.random_start}
         params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
     return attacks.create(str(chosen.kind), model, **params)

@@ -194,7 +194,7 @@ def test_bad_attacks_are_refused(trained: Trained) -> None:
         evaluate(model, x, y, attack={"eps": -0.1})
     with pytest.raises(InputError, match="needs a radius"):
         evaluate(model, x, y, attack={"kind": "pgd"})
-    with pytest.raises(ValueError, match="no attack is called 'cw'"):
+    with pytest.raises(ValueError, match="unknown attack 'cw'"):
         evaluate(model, x, y, attack={"kind": "cw", "eps": 0.1})
     with pytest.raises(InputError, match="batch_size must be at least 1"):
         evaluate(model, x, y, batch_size=0)
