@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{out} exists: choose another name or add --overwrite")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent} is not a folder: make it first")
+    if args.seed < 0:
+        raise InputError(f"--seed must be at least 0, got {args.seed}")
     data = load(
         args.dataset,
         args.data,

@@ -20,7 +20,7 @@ def test_a_data_set_becomes_a_file_that_says_what_is_in_it(tmp_path, capsys):
     printed = capsys.readouterr()
     assert "3,000 images of 10 classes, raw" in printed.out
     assert "read back and compared" in printed.out
-    assert "writing: 3,000 done" in printed.err
+    assert "writing: 3,000 of 3,000" in printed.err
     file = beton.open_beton(out)
     assert file.description["dataset"] == "fashion-mini"
     assert file.description["split"] == "test"

@@ -42,7 +42,9 @@ def test_the_help_imports_no_torch():
     code = "import sys; from cfol_fast.commands import main as cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules"
     for words in (["--help"], *([name, "--help"] for name in cli.COMMANDS)):
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (0, ""), words
 
 
@@ -135,6 +137,10 @@ BAD = [
     (["demo", "--device", "abacus"], "abacus"),
     (["data", "to-ffcv", "--dataset", "fashion-mini", "--out", "x.beton", "--imbalance", "0.5"], "imbalance"),
     (["data", "to-ffcv", "--dataset", "fashion-mini", "--out", "nowhere/x.beton"], "nowhere"),
+    (
+        ["data", "to-ffcv", "--dataset", "fashion-mini", "--out", "x.beton", "--seed=-1"],
+        "--seed must be at least 0",
+    ),
     (["reproduce", "broken.toml"], "broken.toml is not TOML"),
     (["reproduce", "--index", "nowhere"], "nowhere"),
     (["train", "cfol", "--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
