@@ -22,18 +22,12 @@ _SURFACE = {
     "train": "cfol_fast.training",
     "load": "cfol_fast.training",
 }
-_MODULES: tuple[str, ...] = (
-    "attacks",
-    "data",
-    "evaluation",
-    "methods",
-    "models",
-    "objectives",
-    "ops",
-    "recipes",
-    "reporting",
+# fmt: off
+_MODULES = (
+    "attacks", "data", "evaluation", "methods", "models", "objectives", "ops", "recipes", "reporting", "sampling", "theory",
+    "training",
 )
-_MODULES += ("sampling", "theory", "training")
+# fmt: on
 
 __all__ = ["__version__", *_SURFACE, *_MODULES]
 

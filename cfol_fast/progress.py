@@ -62,7 +62,7 @@ class Reading:
 
 
 class Progress:
-    """Told about each step; shows what `stream` can show. `quiet` shows nothing."""
+    """The progress of a training run, which calls `step` after every step; `quiet` shows nothing."""
 
     def __init__(
         self, stream: TextIO | None = None, quiet: bool = False, redraw_seconds: float = 0.5

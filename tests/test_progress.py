@@ -24,10 +24,10 @@ class Terminal(io.StringIO):
 
 def test_a_plain_line_per_epoch_when_the_output_is_no_terminal():
     out = io.StringIO()
-    show = Progress(out)
-    show.begin(0, 10, 5, 128)
-    show.step(1, 0, lambda: 1 / 0)  # must not read from the device
-    show.row(ROW, 5, ["a", "b", "c"], None)
+    progress = Progress(out)
+    progress.begin(0, 10, 5, 128)
+    progress.step(1, 0, lambda: 1 / 0)  # must not read from the device
+    progress.row(ROW, 5, ["a", "b", "c"], None)
     assert (
         out.getvalue()
         == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01\n"
@@ -45,9 +45,9 @@ def test_the_validation_stands_in_the_line():
 def test_the_bar_shows_epoch_speed_time_left_error_worst_class_and_its_p(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     out = Terminal()
-    show = Progress(out, redraw_seconds=0.0)
-    show.begin(0, 100, 5, 128)
-    show.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
+    progress = Progress(out, redraw_seconds=0.0)
+    progress.begin(0, 100, 5, 128)
+    progress.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
     text = out.getvalue()
     for part in ("epoch 3/5", "50%", "images/s", "left", "robust error 25.0%", "worst Shirt (p 0.50)"):
         assert part in text
@@ -57,31 +57,31 @@ def test_the_bar_shows_epoch_speed_time_left_error_worst_class_and_its_p(columns
 def test_the_bar_never_wraps(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
-    show = Progress(out, redraw_seconds=0.0)
-    show.begin(0, 100, 5, 128)
-    show.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
+    progress = Progress(out, redraw_seconds=0.0)
+    progress.begin(0, 100, 5, 128)
+    progress.step(50, 2, lambda: Reading(0.25, "Shirt", 0.5))
     assert len(out.getvalue()) <= 40
 
 
 def test_the_bar_asks_the_device_only_when_it_is_due():
     asked = []
-    show = Progress(Terminal(), redraw_seconds=1e9)
-    show.begin(0, 100, 5, 128)
+    progress = Progress(Terminal(), redraw_seconds=1e9)
+    progress.begin(0, 100, 5, 128)
 
     def read() -> Reading:
         asked.append(1)
         return Reading(0.5)
 
     for step in range(1, 50):
-        show.step(step, 0, read)
+        progress.step(step, 0, read)
     assert not asked
 
 
 def test_quiet_says_nothing():
     out = Terminal()
-    show = Progress(out, quiet=True)
-    show.say("hello")
-    show.row(ROW, 5, ["a", "b", "c"], None)
+    progress = Progress(out, quiet=True)
+    progress.say("hello")
+    progress.row(ROW, 5, ["a", "b", "c"], None)
     assert out.getvalue() == ""
 
 

@@ -131,7 +131,7 @@ def describe(findings: dict[str, Any]) -> str:
     native, cuda, cpu, versions = (findings[key] for key in ("native", "cuda", "cpu", "versions"))
     lines = [f"cfol_fast {versions['cfol_fast']} on {versions['platform']}"]
     lines += [
-        f"python {versions['python']}, torch {versions['torch']}, torchvision {versions['torchvision']}",
+        f"python {versions['python']}, torch {versions['torch']}, torchvision {versions.get('torchvision', 'missing')}",
         "",
     ]
     lines.append("native ops")
