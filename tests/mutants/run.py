@@ -53,6 +53,12 @@ class Fault:
         return self.file.startswith("csrc/cuda/")
 
     @property
+    def exercises(self) -> list[str]:
+        """The programs of tests/emu, named like the tests, in which the sanitizers look for a fault in a kernel."""
+        families = [Path(test).stem.removeprefix("test_") for test in self.tests] if self.in_a_kernel else []
+        return [f for f in families if (ROOT / "tests" / "emu" / f"exercise_{f}.cpp").exists()]
+
+    @property
     def line(self) -> int:
         text = (ROOT / self.file).read_text()
         return text[: text.index(self.find)].count("\n") + 1
@@ -162,18 +168,15 @@ def by_tests(fault: Fault, folder: Path) -> str:
 
 
 def by_sanitizers(fault: Fault, folder: Path) -> str:
-    for test in fault.tests:
-        family = Path(test).stem.removeprefix("test_")
-        if not (folder / "tests" / "emu" / f"exercise_{family}.cpp").exists():
-            continue
-        status, output = run_in(folder, *sanitizers(fault), EXERCISE_ONLY=family)
+    kernels = "cuda_kernels" if fault.on_cuda_only else "kernels"
+    for family in fault.exercises:
+        status, output = run_in(folder, *sanitizers(kernels), EXERCISE_ONLY=family)
         if status == 1:
             return first_failure(output)
     return ""
 
 
-def sanitizers(fault: Fault) -> tuple[str, ...]:
-    kernels = "cuda_kernels" if fault.on_cuda_only else "kernels"
+def sanitizers(kernels: str) -> tuple[str, ...]:
     return (*PYTEST, "tests/native/test_sanitizers.py", "-k", f"{kernels} and not between")
 
 
@@ -183,23 +186,23 @@ def first_failure(output: str) -> str:
 
 
 def failing_without_a_fault(faults: list[Fault], jobs: int) -> list[str]:
-    """What fails in an unchanged copy, of all that is asked to find a fault. CUDA's tests are a part of the same file's."""
-    selections = {(*PYTEST, test) for fault in faults for test in fault.tests}
-    kernels = [fault for fault in faults if fault.in_a_kernel]
-    if kernels:
-        selections.add(sanitizers(next((f for f in kernels if not f.on_cuda_only), kernels[0])))
+    """What fails in an unchanged copy, of all that is asked to find a fault. What CUDA faults run is a part of what is run here."""
+    families = sorted({family for fault in faults for family in fault.exercises})
+    tests = sorted({test for fault in faults for test in fault.tests})
     with tempfile.TemporaryDirectory(prefix="unchanged-") as name:
         folder = Path(name)
         copy_project(folder)
-        if kernels and (error := compile_cpu_ops(folder)):
+        if any(fault.in_a_kernel for fault in faults) and (error := compile_cpu_ops(folder)):
             return [error]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            outcomes = pool.map(lambda selection: run_in(folder, *selection), sorted(selections))
-            return [
-                f"{first_failure(output)} (status {status})\n{output[-2000:]}"
-                for status, output in outcomes
-                if status
-            ]
+            running = [pool.submit(run_in, folder, *sanitizers("kernels"), EXERCISE_ONLY=f) for f in families]
+            running += [pool.submit(run_in, folder, *PYTEST, test) for test in tests]
+            outcomes = [future.result() for future in running]
+    return [
+        f"{first_failure(output)} (status {status})\n{output[-2000:]}"
+        for status, output in outcomes
+        if status
+    ]
 
 
 def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
