@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.recipes.recipe import Figure as Wanted
-from cfol_fast.reporting.charts import BarChart, Chart, Colour, Figure, Line, LineChart, Rule, Series
-from cfol_fast.reporting.figures import class_rules
+from cfol_fast.reporting.chart import BarChart, Chart, Colour, Figure, Line, LineChart, Rule, Series
+from cfol_fast.reporting.charts import class_rules
 from cfol_fast.reporting.groups import MANY, method_colour
-from cfol_fast.reporting.training_figures import lines_of_classes
+from cfol_fast.reporting.training_charts import lines_of_classes
 from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.records import Run, load_run
 

@@ -1,199 +1,267 @@
-"""What a chart shows, without how it is drawn: a new kind of chart begins here.
+"""Which charts a comparison has, as descriptions (chart.py) filled from the groups' final results: a new chart goes here.
 
-The page and the picture files are both drawn from these descriptions by svg.py. All values are shares from 0 to 1; colours are
-names of theme.SERIES, None for the muted ink.
+What is drawn over the epochs stands in training_charts.py.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 
-Colour = str | None
+from cfol_fast.reporting import training_charts
+from cfol_fast.reporting.chart import BarChart, Chart, DotChart, Figure, Matrix, Rule, Series, on_one_scale
+from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
+from cfol_fast.reporting.wording import percent
+from cfol_fast.runs.accuracy import METRICS, tail_size
 
-
-@dataclass(frozen=True)
-class Rule:
-    """A line across a chart: kind "average" (black), "worst" (red) as in the paper's plots, or "reference" (dashed)."""
-
-    value: float
-    label: str
-    kind: str
+# The largest confusion matrix whose cells can be read.
+MATRIX = 20
 
 
-@dataclass(frozen=True)
-class Series:
-    """One value per category, as bars or dots; None where there is none. `low` and `high` are the ends of its error bar.
-
-    pale: drawn wide and pale behind the others, as the clean accuracy is behind the robust one.
-    """
-
-    name: str
-    colour: Colour
-    values: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
-    pale: bool = False
-
-
-@dataclass(frozen=True)
-class BarChart:
-    """marked: the categories with a tinted ground (the 20 % tail). columns: thin upright bars without names, for many categories.
-    numbers: write the value at the end of each bar. changes: differences by category, written at the right edge. digits: decimals
-    of percentages. limit: the end of the scale, chosen from the values where it is None.
-    """
-
-    title: str
-    categories: list[str]
-    bars: list[Series]
-    rules: list[Rule] = field(default_factory=list)
-    marked: frozenset[int] = frozenset()
-    columns: bool = False
-    note: str = ""
-    numbers: bool = False
-    changes: list[float] = field(default_factory=list)
-    digits: int = 1
-    limit: float | None = None
-
-    def top(self) -> float:
-        return self.limit or _top((v for bars in self.bars for v in [*bars.values, *bars.high]), self.rules)
+def build(comparison: Comparison) -> list[Figure]:
+    """Every figure the data allow, in the order of the page."""
+    makers: list[Callable[[Comparison], Figure | None]] = [
+        measures,
+        class_bars,
+        tail_bars,
+        class_change,
+        training_charts.accuracy_lines,
+        training_charts.class_lines,
+        distribution,
+        training_charts.distribution_lines,
+        confusion,
+    ]
+    made = [maker(comparison) for maker in makers]
+    return [figure for figure in made if figure is not None]
 
 
-@dataclass(frozen=True)
-class Line:
-    """colour None: one of many lines, in the muted ink. label: written at the line's end. low, high: a band around it."""
-
-    name: str
-    colour: Colour
-    x: list[float]
-    y: list[float]
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-    strong: bool = False
-    dashed: bool = False
-    label: str = ""
+def _series(name: str, colour: str, stats: Sequence[Stat | None], pale: bool = False) -> Series:
+    return Series(
+        name,
+        colour,
+        [stat.mean if stat else None for stat in stats],
+        [stat.low if stat else None for stat in stats],
+        [stat.high if stat else None for stat in stats],
+        pale,
+    )
 
 
-@dataclass(frozen=True)
-class LineChart:
-    """marks: upright dashed lines, (x, label)."""
-
-    title: str
-    lines: list[Line]
-    x_label: str
-    rules: list[Rule] = field(default_factory=list)
-    marks: list[tuple[float, str]] = field(default_factory=list)
-    note: str = ""
-    limit: float | None = None
-    digits: int = 1
-
-    def top(self) -> float:
-        return self.limit or _top((v for line in self.lines for v in [*line.y, *line.high]), self.rules)
-
-    def span(self) -> tuple[float, float]:
-        xs = [x for line in self.lines for x in line.x]
-        low, high = min(xs), max(xs)
-        return (low, high) if high > low else (low - 0.5, high + 0.5)
+def _robust_classes(groups: Sequence[Group], names: Sequence[str]) -> list[Series]:
+    return [
+        _series(group.label, group.colour, [group.class_stat("robust", name) for name in names])
+        for group in groups
+    ]
 
 
-@dataclass(frozen=True)
-class DotChart:
-    """One row per measure, one dot per group, joined by a thin line: how far apart the groups are in each measure."""
-
-    title: str
-    rows: list[str]
-    dots: list[Series]
-    note: str = ""
-    limit: float = 1.0
+def class_rules(average: float, worst: float) -> list[Rule]:
+    """The two lines of the paper's bar plots."""
+    return [
+        Rule(average, f"average {percent(average)}", "average"),
+        Rule(worst, f"worst {percent(worst)}", "worst"),
+    ]
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """Shares of each row's examples by column; `right[i]` is the column that is correct for row i."""
-
-    title: str
-    rows: list[str]
-    columns: list[str]
-    values: list[list[float]]
-    right: list[int]
-    colour: Colour
-    note: str = ""
+def _legend(groups: Sequence[Group]) -> list[tuple[str, str | None, bool]]:
+    return [(group.legend, group.colour, False) for group in groups]
 
 
-Chart = BarChart | LineChart | DotChart | Matrix
+def _whiskers(comparison: Comparison) -> str:
+    """What the error bars are, for a caption."""
+    deviations = [
+        stat
+        for group in comparison.groups
+        if (stat := group.stat("robust", "worst") or group.stat("clean", "worst"))
+    ]
+    several = any(stat.deviation is not None for stat in deviations)
+    single = any(stat.deviation is None and stat.low is not None for stat in deviations)
+    if several and single:
+        return (
+            "Error bars: one standard deviation over the seeds, or the 95 % Wilson interval of a single run."
+        )
+    if single:
+        return "Error bars: 95 % Wilson intervals."
+    return "Error bars: one standard deviation over the seeds." if several else ""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """Charts that belong together under one heading; one picture file.
-
-    legend: (name, colour, pale). pair: two charts side by side where there is room.
-    """
-
-    key: str
-    title: str
-    caption: str
-    charts: list[Chart]
-    legend: list[tuple[str, Colour, bool]] = field(default_factory=list)
-    pair: bool = False
+def _shown(comparison: Comparison) -> list[Group]:
+    return [group for group in comparison.groups if group.accuracies("robust") or group.accuracies("clean")]
 
 
-def _top(values: Iterable[float | None], rules: Sequence[Rule]) -> float:
-    known = [value for value in values if value is not None]
-    return round_up(max([*known, *(rule.value for rule in rules), 1e-6]))
+def measures(comparison: Comparison) -> Figure | None:
+    """Average, tail and worst class of every group on one scale."""
+    groups = _shown(comparison)
+    rows = [
+        (split, metric)
+        for split in SPLITS
+        for metric in METRICS
+        if any(group.stat(split, metric) is not None for group in groups)
+    ]
+    if not rows:
+        return None
+    dots = [_series(group.label, group.colour, [group.stat(*row) for row in rows]) for group in groups]
+    names = [f"{SPLITS[split]} {METRICS[metric].lower()}" for split, metric in rows]
+    return Figure(
+        "measures",
+        "Average, tail and worst class",
+        "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
+        f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
+        [DotChart("", names, dots)],
+        _legend(groups),
+    )
 
 
-def on_one_scale(charts: Sequence[BarChart] | Sequence[LineChart]) -> list[Chart]:
-    """The same scale in panels that are compared by eye."""
-    top = max((chart.top() for chart in charts), default=1.0)
-    return [replace(chart, limit=top) for chart in charts]
+def class_bars(comparison: Comparison) -> Figure | None:
+    """The paper's bar plots: a panel per group, the classes in the same order."""
+    groups = _shown(comparison)
+    order = comparison.order()
+    many = len(order) > MANY
+    charts: list[Chart] = []
+    for group in groups:
+        main = "robust" if group.accuracies("robust") else "clean"
+        average, worst = group.stat(main, "average"), group.stat(main, "worst")
+        if average is None or worst is None:
+            continue
+        bars = [_series(main, group.colour, [group.class_stat(main, name) for name in order])]
+        if main == "robust" and group.accuracies("clean"):
+            stats = [group.class_stat("clean", name) for name in order]
+            if many:
+                # In thin columns a second error bar would hide the bar itself.
+                stats = [Stat(stat.mean) if stat else None for stat in stats]
+            bars.insert(0, _series("clean", group.colour, stats, pale=True))
+        rules = class_rules(average.mean, worst.mean)
+        tail = _tail_of(group, order, main)
+        charts.append(BarChart(group.heading, order, bars, rules, tail, many, group.note, limit=1.0))
+    if not charts:
+        return None
+    ordered = (
+        "The classes are sorted by the baseline's robust accuracy, in every panel alike. " if many else ""
+    )
+    return Figure(
+        "classes",
+        "Accuracy by class",
+        "Robust accuracy (solid) before clean accuracy (pale), in percent. The black line is the average and the red one the worst "
+        f"class, both robust; the tinted classes are the 20 % tail. {ordered}{_whiskers(comparison)}",
+        charts,
+        [("robust", None, False), ("clean", None, True)],
+        pair=not many and len(charts) > 1,
+    )
 
 
-def round_up(value: float) -> float:
-    """The next end of a scale at or above `value` (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten), at most 1 for shares."""
-    power = 10.0 ** math.floor(math.log10(value))
-    for factor in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10):
-        if factor * power >= value * (1 - 1e-9):
-            return min(1.0, factor * power) if value <= 1 else factor * power
-    return 10 * power
+def _tail_of(group: Group, order: Sequence[str], split: str) -> frozenset[int]:
+    """Positions of the classes in the group's own tail."""
+    stats = [
+        (stat.mean, place) for place, name in enumerate(order) if (stat := group.class_stat(split, name))
+    ]
+    return frozenset(place for _, place in sorted(stats)[: tail_size(len(stats))])
 
 
-def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[float]:
-    """Round positions from low to high, roughly `about` of them; `whole`: integers only (epochs)."""
-    raw = (high - low) / max(1, about)
-    power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-    if whole:
-        step = max(1.0, round(step))
-    first = math.ceil(low / step - 1e-9)
-    found = []
-    while first * step <= high + step * 1e-6:
-        found.append(first * step)
-        first += 1
-    return found
+def tail_bars(comparison: Comparison) -> Figure | None:
+    """For many classes: the baseline's 20 % tail by name, all groups together."""
+    groups = [group for group in _shown(comparison) if group.accuracies("robust")]
+    if len(comparison.classes) <= MANY or not groups:
+        return None
+    names = comparison.ranked()[: comparison.tail_size]
+    return Figure(
+        "tail",
+        f"The {len(names)} weakest classes of {groups[0].label}",
+        f"Robust accuracy in percent of the 20 % tail. {_whiskers(comparison)}",
+        [BarChart("", names, _robust_classes(groups, names))],
+        _legend(groups),
+    )
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions as near to the wanted ones as can be (least squares), at least `gap` apart, within [low, high] if they fit."""
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    # With i * gap taken off, "at least gap apart" means "not falling": neighbours that fall are pooled at their mean.
-    # A pool is [sum, count].
-    pools: list[list[float]] = []
-    for rank, i in enumerate(order):
-        pools.append([wanted[i] - rank * gap, 1])
-        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
-            total, count = pools.pop()
-            pools[-1][0] += total
-            pools[-1][1] += count
-    levels = [total / count for total, count in pools for _ in range(int(count))]
-    top = max(low, high - (len(wanted) - 1) * gap)
-    placed = [0.0] * len(wanted)
-    for rank, i in enumerate(order):
-        placed[i] = min(max(levels[rank], low), top) + rank * gap
-    return placed
+def class_change(comparison: Comparison) -> Figure | None:
+    """All groups in one panel, class by class, where the classes can be named."""
+    groups = [group for group in _shown(comparison) if group.accuracies("robust") and group.tested]
+    if len(groups) < 2 or len(comparison.classes) > MANY:
+        return None
+    order = [
+        name for name in comparison.ranked() if any(group.class_stat("robust", name) for group in groups)
+    ]
+    base, focus = comparison.baseline, comparison.focus
+    changes = []
+    if len(groups) == 2 and focus is not None and base.tested:
+        for name in order:
+            before, after = base.class_stat("robust", name), focus.class_stat("robust", name)
+            changes.append(after.mean - before.mean if before and after else 0.0)
+    caption = f"Robust accuracy in percent, the weakest class of {base.label} on top"
+    caption += ", with the change in points at the right. " if changes else ". "
+    return Figure(
+        "change",
+        "Who gains, who pays",
+        caption + _whiskers(comparison),
+        [BarChart("", order, _robust_classes(groups, order), numbers=len(groups) <= 2, changes=changes)],
+        _legend(groups),
+    )
 
 
-def share_ticks(top: float, about: int = 5) -> list[tuple[float, str]]:
-    """Ticks of a scale of shares, written in percent."""
-    return [(value, f"{100 * value:g}") for value in (round(t, 10) for t in ticks(0, top, about))]
+def distribution(comparison: Comparison) -> Figure | None:
+    """The class distribution at the end of training, of the groups that learn one."""
+    order = comparison.order()
+    many = len(order) > MANY
+    digits = training_charts.p_digits(comparison)
+    charts = []
+    for group in comparison.groups:
+        last = [run.train[-1]["p"] for run in group.counted if run.train and run.train[-1].get("p")]
+        last = [p for p in last if len(p) == len(comparison.classes)]
+        if not last:
+            continue
+        by_class = dict(zip(comparison.classes, zip(*last, strict=True), strict=True))
+        bars = _series("p", group.colour, [summarise([float(p) for p in by_class[name]]) for name in order])
+        uniform = Rule(1 / len(order), f"uniform {percent(1 / len(order), digits)}", "reference")
+        tail = _tail_of(group, order, "robust")
+        charts.append(
+            BarChart(group.heading, order, [bars], [uniform], tail, many, group.note, not many, digits=digits)
+        )
+    if not charts:
+        return None
+    return Figure(
+        "distribution",
+        "The learned class distribution",
+        "Probability p of drawing a class at the end of training, in percent. The tinted classes are the group's own 20 % tail under attack.",
+        on_one_scale(charts),
+        pair=not many and len(charts) > 1,
+    )
+
+
+def confusion(comparison: Comparison) -> Figure | None:
+    """What the attacked images of a class were taken for; of many classes, the weakest ones and their most frequent confusions."""
+    k = len(comparison.classes)
+    charts: list[Chart] = []
+    for group in comparison.groups:
+        found = [accuracy.confusion for accuracy in group.accuracies("robust") if accuracy.confusion]
+        if not found:
+            continue
+        shares = []
+        for row in range(k):
+            counts = [sum(matrix[row][column] for matrix in found) for column in range(k)]
+            shares.append([count / max(1, sum(counts)) for count in counts])
+        rows = list(range(k))
+        columns = rows
+        if k > MATRIX:
+            rows = [comparison.classes.index(name) for name in comparison.ranked()[: MATRIX // 2]]
+            extra = sorted(
+                (c for c in range(k) if c not in rows), key=lambda c: -max(shares[row][c] for row in rows)
+            )
+            columns = rows + extra[: MATRIX - len(rows)]
+        names = comparison.classes
+        charts.append(
+            Matrix(
+                group.heading, [names[r] for r in rows], [names[c] for c in columns],
+                [[shares[r][c] for c in columns] for r in rows], [columns.index(r) for r in rows], group.colour, group.note,
+            )
+        )  # fmt: skip
+    if not charts:
+        return None
+    selected = (
+        f" Shown are the {MATRIX // 2} weakest of {k} classes and what they are most often taken for."
+        if k > MATRIX
+        else ""
+    )
+    return Figure(
+        "confusion",
+        "Confusions under attack",
+        "Share of each class's attacked test images (rows) by what the model takes them for (columns), in percent. "
+        f"On the diagonal it is right; red is wrong.{selected}",
+        charts,
+        pair=len(charts) > 1,
+    )

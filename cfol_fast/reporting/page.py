@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from cfol_fast.reporting import gallery, svg
-from cfol_fast.reporting.charts import Figure
+from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.groups import Comparison
 from cfol_fast.reporting.picture_files import PAIR, WIDE
 from cfol_fast.reporting.table import Cell, Row, Table

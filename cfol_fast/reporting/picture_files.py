@@ -12,7 +12,7 @@ from pathlib import Path
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.reporting import svg
-from cfol_fast.reporting.charts import Figure
+from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.theme import chart_css, in_light_colours
 
 # In px: the width of a chart that stands alone, of one of a pair, between the two, and the margin around everything.

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.reporting import figures, picture_files, tables
-from cfol_fast.reporting.charts import Figure
+from cfol_fast.reporting import charts, picture_files, tables
+from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.groups import Comparison, compare, is_baseline, separate
 from cfol_fast.reporting.page import Part, render
 from cfol_fast.reporting.table import Table
@@ -60,7 +60,7 @@ def write_report(
         Part(
             comparison,
             tables.build(comparison),
-            figures.build(comparison),
+            charts.build(comparison),
             f"part{number}-" if len(comparisons) > 1 else "",
         )
         for number, comparison in enumerate(comparisons, start=1)
@@ -85,7 +85,7 @@ def picture(runs: Sequence[Path | str], path: Path | str, baseline: str | None =
     """One picture that says it all: the bars of every class for each method, under the finding. For a README or a slide:
     a PNG, or an SVG where the path ends in .svg."""
     comparison = read_comparisons(runs, baseline=baseline)[0]
-    figure = figures.class_bars(comparison)
+    figure = charts.class_bars(comparison)
     if figure is None:
         raise InputError(f"none of the runs has an accuracy to draw yet: {', '.join(map(str, runs))}")
     note = f"Accuracy by class in percent, with the average and the worst class under attack. {setting_phrase(comparison)}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 
-from cfol_fast.reporting.charts import (
+from cfol_fast.reporting.chart import (
     BarChart,
     Chart,
     Colour,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.progress import bar
 from cfol_fast.reporting import tables
 from cfol_fast.reporting.groups import MANY, Comparison, Group, compare
 from cfol_fast.reporting.theme import TERMINAL
@@ -16,8 +17,7 @@ from cfol_fast.reporting.wording import percent, points
 from cfol_fast.runs.records import Run, load_run, run_from_result
 
 Result = Mapping[str, Any] | Run | Path | str
-_RED, _GREEN, _BOLD, _DIM, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_RED, _GREEN, _BOLD, _END = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
 def wants_colour(stream: Any = None) -> bool:
@@ -76,13 +76,14 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
             stat = group.class_stat("robust", name)
             if stat is None:
                 continue
-            bar = _bar(stat.mean, bar_room)
+            # Nothing right at all is still a bar that can be seen.
+            drawn = bar(max(stat.mean, 1 / (8 * bar_room)), bar_room)
             change = ""
             if number and before is not None:
                 change = f"{points(stat.mean - before.mean):>6}"
                 if paint and stat.mean != before.mean:
                     change = (_GREEN if stat.mean > before.mean else _RED) + change + _END
-            text = f"\x1b[{TERMINAL[group.colour]}m{bar}{_END}" if paint else bar
+            text = f"\x1b[{TERMINAL[group.colour]}m{drawn}{_END}" if paint else drawn
             start = name[:name_room].ljust(name_room) if number == 0 else " " * name_room
             lines.append(
                 f"{start}  {group.label:<{label_room}}  {text} {percent(stat.mean):>5} {change}".rstrip()
@@ -93,12 +94,6 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
 
 def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
     return "" if len(shown) == len(names) else f" (the 20 % tail: {len(shown)} of {len(names)} classes)"
-
-
-def _bar(share: float, room: int) -> str:
-    eighths = round(share * room * 8)
-    bar = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-    return (bar or "▏").ljust(room)
 
 
 def _summary(group: Group, label_room: int, paint: bool) -> str:

@@ -17,8 +17,8 @@ from cfol_fast.methods import METHODS
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.json_files import read_json, read_object
-from cfol_fast.runs.metrics import FILE as ROWS
-from cfol_fast.runs.metrics import read_rows
+from cfol_fast.runs.metrics_log import FILE as ROWS
+from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT
 
 
@@ -103,7 +103,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
             continue
         inside = sorted({file.parent for name in (RESULT, ROWS) for file in path.rglob(name)})
         # A run may keep its stages in folders of its own; those are part of it, not runs to compare.
-        inside = [folder for folder in inside if not any(is_run(parent) for parent in _between(path, folder))]
+        inside = [
+            folder
+            for folder in inside
+            if not any(is_run(parent) for parent in folder.parents if parent.is_relative_to(path))
+        ]
         if not inside:
             raise InputError(f"{path}: not a run folder (no {RESULT} or {ROWS} in it or below)")
         found.extend(inside)
@@ -111,16 +115,6 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in found:
         unique.setdefault(path.resolve(), path)
     return list(unique.values())
-
-
-def _between(top: Path, folder: Path) -> list[Path]:
-    """The folders above `folder`, up to `top`."""
-    parents = []
-    for parent in folder.parents:
-        parents.append(parent)
-        if parent == top:
-            break
-    return parents
 
 
 def load_run(path: Path) -> Run:

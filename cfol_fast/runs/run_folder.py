@@ -13,7 +13,7 @@ from cfol_fast.runs.checkpoints import FOLDER
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.identity import differences
 from cfol_fast.runs.json_files import read_object
-from cfol_fast.runs.metrics import FILE as METRICS
+from cfol_fast.runs.metrics_log import FILE as METRICS
 
 CONFIG, RESULT, GALLERY, STAGE = "config.json", "result.json", "gallery.json", "stage-1"
 

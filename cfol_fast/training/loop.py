@@ -22,7 +22,7 @@ from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.json_files import read_object
-from cfol_fast.runs.metrics import Row
+from cfol_fast.runs.metrics_log import Row
 from cfol_fast.training import validation
 from cfol_fast.training.images import load_images
 from cfol_fast.training.signals import StopRequest

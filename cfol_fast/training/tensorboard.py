@@ -14,7 +14,7 @@ import torch
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.accuracy import METRICS
-from cfol_fast.runs.metrics import Row
+from cfol_fast.runs.metrics_log import Row
 
 
 class TensorBoardLog:

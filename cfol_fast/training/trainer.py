@@ -22,7 +22,7 @@ from cfol_fast.models.spec import ModelSpec
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
 from cfol_fast.runs.config import OptimizerConfig, TrainConfig
-from cfol_fast.runs.metrics import MetricsLog, Row
+from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.images import RunImages

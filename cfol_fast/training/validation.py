@@ -13,7 +13,7 @@ from cfol_fast.data.source import Source
 from cfol_fast.machine import versions
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.defaults import holdout_label
-from cfol_fast.runs.metrics import Row, read_rows
+from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.training.trainer import Trainer
 
 GALLERY_SIZE = 6

@@ -12,7 +12,7 @@ from cfol_fast.recipes import figures, load_recipe, plan, render
 from cfol_fast.recipes.page import read_table, write_page
 from cfol_fast.recipes.reproduction import write
 from cfol_fast.recipes.table import build
-from cfol_fast.reporting.charts import BarChart, LineChart
+from cfol_fast.reporting.chart import BarChart, LineChart
 from tests.recipes.fake_runs import CLASSES, robust_accuracies, write_all, write_run
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cfol_fast.reporting import figures, picture_files, svg, theme
-from cfol_fast.reporting.charts import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
+from cfol_fast.reporting import charts, picture_files, svg, theme
+from cfol_fast.reporting.chart import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.records import load_run
@@ -30,7 +30,7 @@ EVERYTHING = {
 
 
 def build(*folders):
-    return {figure.key: figure for figure in figures.build(read_comparisons(folders)[0])}
+    return {figure.key: figure for figure in charts.build(read_comparisons(folders)[0])}
 
 
 @pytest.fixture(scope="module")

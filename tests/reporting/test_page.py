@@ -264,7 +264,7 @@ def test_many_methods_are_rows_of_the_table(tmp_path):
 
 
 def test_extra_tables_and_figures_stand_first(pair, tmp_path):
-    from cfol_fast.reporting import figures
+    from cfol_fast.reporting import charts
 
     table = reporting.Table(
         "recipe",
@@ -274,7 +274,7 @@ def test_extra_tables_and_figures_stand_first(pair, tmp_path):
         ["Ours", "Paper"],
         [reporting.Row(["a"], [reporting.Cell("1.0", 0.01), reporting.Cell("2.0", 0.02)])],
     )
-    drawn = figures.measures(reporting.read_comparisons(pair)[0])
+    drawn = charts.measures(reporting.read_comparisons(pair)[0])
     text = page(pair, tmp_path, extra=[table], extra_figures=[drawn], title="Table 1")
     assert (
         text.index("Beside the paper") < text.index('id="extra-measures"') < text.index("<h2>Comparison</h2>")

@@ -9,7 +9,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint, read
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.metrics import MetricsLog, read_rows
+from cfol_fast.runs.metrics_log import MetricsLog, read_rows
 
 
 def saved(store: CheckpointStore, value: int):

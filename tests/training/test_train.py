@@ -10,7 +10,7 @@ from cfol_fast import data
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import export, read_checkpoint
-from cfol_fast.runs.metrics import read_rows
+from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import read_result
 from cfol_fast.training import loop, trainer
 from cfol_fast.training.images import load_images

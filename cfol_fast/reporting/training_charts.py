@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cfol_fast.reporting.charts import Figure, Line, LineChart, Rule, on_one_scale
+from cfol_fast.reporting.chart import Figure, Line, LineChart, Rule, on_one_scale
 from cfol_fast.reporting.groups import MANY, Comparison, Group, summarise
 from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.accuracy import METRICS, tail_size
@@ -112,15 +112,7 @@ def accuracy_lines(comparison: Comparison) -> Figure | None:
 def class_lines(comparison: Comparison) -> Figure | None:
     """Robust accuracy of each class over the epochs, a panel per group."""
     rows, where = _source(comparison)
-    charts = []
-    for group in comparison.groups:
-        found = {
-            name: _over_epochs(group, _class_accuracy(name, place), rows)
-            for place, name in enumerate(comparison.classes)
-        }
-        chart = _follow(group, found, lowest=True)
-        if chart is not None:
-            charts.append(chart)
+    charts = _class_panels(comparison, _class_accuracy, rows, lowest=True)
     if not charts:
         return None
     return Figure(
@@ -139,20 +131,29 @@ def _coloured(comparison: Comparison) -> str:
     return f"the {comparison.tail_size}" if comparison.tail_size > 1 else "the"
 
 
-def _follow(
-    group: Group,
-    found: dict[str, tuple[list[float], list[list[float]]]],
+def _class_panels(
+    comparison: Comparison,
+    pick: Callable[[str, int], Pick],
+    rows: str,
     lowest: bool,
     rules: Sequence[Rule] = (),
     digits: int = 1,
-) -> LineChart | None:
-    means = {
-        name: (epochs, _mean_line(series)[0]) for name, (epochs, series) in found.items() if len(epochs) > 1
-    }
-    if not means:
-        return None
-    lines = lines_of_classes(means, group.colour, lowest, digits)
-    return LineChart(group.heading, lines, "epoch", list(rules), _kept(group), group.note, digits=digits)
+) -> list[LineChart]:
+    """A panel per group with the lines of its classes; `pick` gives a class's number by the class's name and place."""
+    charts = []
+    for group in comparison.groups:
+        courses = {}
+        for place, name in enumerate(comparison.classes):
+            epochs, series = _over_epochs(group, pick(name, place), rows)
+            if len(epochs) > 1:
+                courses[name] = (epochs, _mean_line(series)[0])
+        if courses:
+            lines = lines_of_classes(courses, group.colour, lowest, digits)
+            marks = _kept(group)
+            charts.append(
+                LineChart(group.heading, lines, "epoch", list(rules), marks, group.note, digits=digits)
+            )
+    return charts
 
 
 def lines_of_classes(
@@ -193,21 +194,14 @@ def p_digits(comparison: Comparison) -> int:
     return 1 if len(comparison.classes) <= MANY else 2
 
 
-def _p_of(place: int) -> Pick:
+def _probability(name: str, place: int) -> Pick:
     return lambda row: float(row["p"][place]) if row.get("p") and place < len(row["p"]) else None
 
 
 def distribution_lines(comparison: Comparison) -> Figure | None:
     """How p moved over the run."""
     uniform = Rule(1 / max(1, len(comparison.classes)), "uniform", "reference")
-    charts = []
-    for group in comparison.groups:
-        found = {
-            name: _over_epochs(group, _p_of(place), "train") for place, name in enumerate(comparison.classes)
-        }
-        chart = _follow(group, found, lowest=False, rules=[uniform], digits=p_digits(comparison))
-        if chart is not None:
-            charts.append(chart)
+    charts = _class_panels(comparison, _probability, "train", False, [uniform], p_digits(comparison))
     if not charts:
         return None
     return Figure(
