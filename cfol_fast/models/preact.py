@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cfol_fast.errors import InputError
-from cfol_fast.models.resnet import conv1x1, conv3x3
+from cfol_fast.models.resnet import conv1x1, conv3x3, stages
 
 
 class PreActBlock(nn.Module):
@@ -45,18 +45,10 @@ class PreActResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.conv1 = conv3x3(in_channels, widths[0])
-        inputs = widths[0]
-        stages: list[nn.Sequential] = []
-        for number, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
-            blocks = []
-            for index in range(depth):
-                blocks.append(PreActBlock(inputs, width, stride=2 if number > 1 and index == 0 else 1))
-                inputs = width
-            stages.append(nn.Sequential(*blocks))
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.bn = nn.BatchNorm2d(inputs)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages(PreActBlock, depths, widths)
+        self.bn = nn.BatchNorm2d(widths[-1])
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.linear = nn.Linear(inputs, num_classes)
+        self.linear = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))

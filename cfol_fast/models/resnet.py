@@ -6,7 +6,7 @@ checkpoints fit after a prefix is removed. Pooling is adaptive: 32, 64, 96 and 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -64,6 +64,27 @@ def projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     return nn.Sequential(conv1x1(inputs, outputs, stride), nn.BatchNorm2d(outputs))
 
 
+def stages(
+    block: Callable[[int, int, int], nn.Module],
+    depths: Sequence[int],
+    widths: Sequence[int],
+    expansion: int = 1,
+) -> list[nn.Sequential]:
+    """`depths[i]` blocks of `widths[i]` for each stage; every stage but the first halves the height and width of its maps.
+
+    block: called with the channels that come in, the width and the stride; expansion times the width comes out.
+    """
+    found = []
+    inputs = widths[0]
+    for number, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        blocks = []
+        for index in range(depth):
+            blocks.append(block(inputs, width, 2 if number > 0 and index == 0 else 1))
+            inputs = width * expansion
+        found.append(nn.Sequential(*blocks))
+    return found
+
+
 class ResNet(nn.Module):
     """x: (B, in_channels, H, W) -> logits (B, num_classes)."""
 
@@ -78,17 +99,9 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1 = conv3x3(in_channels, widths[0])
         self.bn1 = nn.BatchNorm2d(widths[0])
-        inputs = widths[0]
-        stages: list[nn.Sequential] = []
-        for number, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
-            blocks = []
-            for index in range(depth):
-                blocks.append(block(inputs, width, stride=2 if number > 1 and index == 0 else 1))
-                inputs = width * block.expansion
-            stages.append(nn.Sequential(*blocks))
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages(block, depths, widths, block.expansion)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.linear = nn.Linear(inputs, num_classes)
+        self.linear = nn.Linear(widths[-1] * block.expansion, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
