@@ -1,36 +1,154 @@
-"""Writing files so that nobody sees half of one: under a temporary name in the same folder, synced, then renamed."""
+"""Writing files so that nobody sees half of one: beside the old file, synced, then renamed into its place.
+
+Every file that a command writes goes through `replacing`. A process that is killed leaves nothing behind where the file system
+has files without a name; elsewhere the next writer of the same file removes what is left.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
+import io
 import json
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What tempfile puts between the file's name and the suffix.
+RANDOM = "?" * 8
+SUFFIX = ".tmp"
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary file that takes the place of `path` when the block ends, and vanishes when the block fails."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    """A binary file that takes the place of `path` when the block ends, and vanishes when the block fails.
+
+    A symlink stays, and what it points to is replaced. A device or a pipe is no file to replace: it is written to directly.
+    """
+    with told_in_full(path):
+        if is_special(path):
+            with io.BufferedWriter(_Raw(path, "ab")) as out, _reason_of(out.raw):
+                yield out
+            return
+        target = Path(os.path.realpath(path))
+        sweep(target)
+        handle, name = _new_file(target)
+        try:
+            with io.BufferedRandom(_Raw(handle, "r+b")) as file, _reason_of(file.raw):
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                name = name or _give_name(file.fileno(), target)
+            os.replace(name, target)
+        except BaseException:
+            if name:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+            raise
+        sync_folder(target.parent)
+
+
+class _Raw(io.FileIO):
+    """A file that remembers why writing failed: torch.save does not pass it on, its own words are "unexpected pos"."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+@contextlib.contextmanager
+def _reason_of(raw: io.RawIOBase) -> Iterator[None]:
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be as readable as any file that the user writes.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+        yield
+    except RuntimeError:
+        if isinstance(raw, _Raw) and raw.error is not None:
+            raise raw.error from None
         raise
-    sync_folder(target.parent)
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at `path` that cannot be replaced by a file: a device, a pipe, a stream that is open."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return not stat.S_ISREG(mode) or os.path.abspath(path).startswith(("/dev/fd/", "/dev/std", "/proc/"))
+
+
+def _new_file(target: Path) -> tuple[int, str | None]:
+    """A file in the target's folder, and its name: None where it has none yet, so that it dies with this process."""
+    with contextlib.suppress(OSError, AttributeError):
+        handle = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+        if os.path.exists(f"/proc/self/fd/{handle}"):
+            return handle, None
+        os.close(handle)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=SUFFIX)
+    _lock(handle)
+    # mkstemp makes private files; a result should be as readable as any file that the user writes.
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(name, 0o666 & ~umask)
+    return handle, name
+
+
+def _give_name(handle: int, target: Path) -> str:
+    """Gives a file without a name one beside the target, from where it can be renamed."""
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        while True:
+            name = f".{target.name}.{os.urandom(4).hex()}{SUFFIX}"
+            with contextlib.suppress(FileExistsError):
+                os.link(f"/proc/self/fd/{handle}", name, dst_dir_fd=folder)
+                return str(target.parent / name)
+    finally:
+        os.close(folder)
+
+
+def sweep(target: Path) -> None:
+    """Removes what killed processes left of writing `target`. What somebody is writing now is locked, and stays."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{RANDOM}{SUFFIX}"):
+        with contextlib.suppress(OSError), open(left, "rb") as file:
+            if _lock(file.fileno()):
+                left.unlink()
+
+
+def _lock(handle: int) -> bool:
+    """Whether this process has the file for itself now."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ModuleNotFoundError, OSError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def told_in_full(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What the operating system refuses inside names the file, and a full disk says how much is free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            free = shutil.disk_usage(Path(os.path.realpath(path)).parent).free / 2**20
+            reason = f"{os.strerror(error.errno)}, {free:,.1f} MiB are free"
+            raise OSError(error.errno, reason, str(path)) from error
+        if error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def sync_folder(folder: Path) -> None:

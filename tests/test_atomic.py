@@ -1,7 +1,14 @@
 """Files appear whole or not at all."""
 
+import contextlib
+import errno
 import json
 import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -52,3 +59,133 @@ def test_a_result_is_as_readable_as_any_file(tmp_path):
     finally:
         os.umask(old)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_symlink_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.json").symlink_to("there/a.json")
+    for number in (1, 2):
+        atomic.write_json(tmp_path / "link.json", number)
+        assert (tmp_path / "link.json").is_symlink()
+        assert json.loads((tmp_path / "there/a.json").read_text()) == number
+
+
+def test_symlinks_in_a_circle_are_an_error_and_stay(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        atomic.write_text(tmp_path / "a", "text")
+    assert (tmp_path / "a").is_symlink()
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    atomic.write_text(tmp_path / "pipe", "hello")
+    assert os.read(reader, 100) == b"hello"
+    os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_device_stays_a_device(tmp_path):
+    atomic.write_text(os.devnull, "text")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_an_open_stream_is_written_to_and_not_replaced(tmp_path):
+    """`eval RUN --json /dev/stdout > out.txt`: what is printed afterwards must arrive too."""
+    with open(tmp_path / "out.txt", "w") as file:
+        file.write("before\n")
+        file.flush()
+        atomic.write_text(f"/dev/fd/{file.fileno()}", "json\n")
+    assert (tmp_path / "out.txt").read_text() == "before\njson\n"
+
+
+def test_a_folder_in_the_way_is_named(tmp_path):
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        atomic.write_text(tmp_path, "text")
+
+
+@pytest.fixture
+def no_unnamed_files(monkeypatch):
+    """A file system on which every file has a name, as NFS."""
+    monkeypatch.delattr(os, "O_TMPFILE")
+
+
+WRITE_AND_DIE = """
+import os, signal, sys
+from cfol_fast import atomic
+if sys.argv[2] == "named":
+    del os.O_TMPFILE
+with atomic.replacing(sys.argv[1]) as file:
+    file.write(b"half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed_writer(path, kind):
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path), kind], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="this system has no files without a name")
+def test_a_killed_writer_leaves_nothing(tmp_path):
+    killed_writer(tmp_path / "a.beton", "unnamed")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_and_nothing_else(tmp_path):
+    killed_writer(tmp_path / "a.beton", "named")
+    assert len(os.listdir(tmp_path)) == 1
+    for name in (".b.beton.12345678.tmp", ".a.beton.mine.tmp", "a.beton.12345678.tmp"):
+        (tmp_path / name).write_text("of somebody else")
+    atomic.write_text(tmp_path / "a.beton", "whole")
+    others = [".a.beton.mine.tmp", ".b.beton.12345678.tmp", "a.beton", "a.beton.12345678.tmp"]
+    assert sorted(os.listdir(tmp_path)) == others
+
+
+def test_what_somebody_is_writing_is_not_removed(tmp_path, no_unnamed_files):
+    with atomic.replacing(tmp_path / "a.txt") as file:
+        file.write(b"slow")
+        atomic.write_text(tmp_path / "a.txt", "quick")
+        assert len(os.listdir(tmp_path)) == 2
+    assert (tmp_path / "a.txt").read_text() == "slow"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_failed_write_leaves_nothing_where_every_file_has_a_name(tmp_path, no_unnamed_files):
+    with pytest.raises(ValueError, match="not JSON"), atomic.replacing(tmp_path / "a.json"):
+        raise ValueError("not JSON")
+    assert os.listdir(tmp_path) == []
+
+
+@contextlib.contextmanager
+def room_for(size: int):
+    """Files grow to `size` bytes and no further: the errors of a full disk, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_full_disk_names_the_file_and_says_how_much_is_free(tmp_path, size):
+    path = tmp_path / "a.pt"
+    atomic.save_torch(path, {"step": 1})
+    state = {"w": torch.zeros(100_000)}
+    with room_for(size), pytest.raises(OSError, match=r"MiB are free") as caught:
+        atomic.save_torch(path, state)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    assert os.listdir(tmp_path) == ["a.pt"]
+    atomic.save_torch(path, state)
+
+
+def test_a_failing_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError, match="failing") as caught, atomic.replacing(tmp_path / "a"):
+        raise OSError(errno.EIO, "failing")
+    assert caught.value.filename == str(tmp_path / "a")
