@@ -44,20 +44,13 @@ def scaled_step_size(eta: float, steps: int, reference_steps: int = REFERENCE_ST
 def choose_step_size(
     eta: float | str, k: int, C: float | None = None, steps: int | None = None, tuned: float = 2e-6
 ) -> float:
-    """The step size meant by `eta`: a positive number, "theory" (`step_size`) or "scaled" (`tuned` for `steps`).
-
-    The two named choices are printed, so that the user sees the step size that was chosen.
-    """
+    """The step size meant by `eta`: a positive number, "theory" (`step_size`) or "scaled" (`tuned` for `steps`)."""
     if eta == "theory":
-        chosen = step_size(k, C)
-        print(f"eta = {chosen:.4g}: sqrt(log k / (4 k C)) with k = {k}, C = {_mistakes(k, C):.6g}")
-        return chosen
+        return step_size(k, C)
     if eta == "scaled":
         if steps is None:
             raise ValueError("eta='scaled' needs the number of training steps: pass steps=")
-        chosen = scaled_step_size(tuned, steps)
-        print(f"eta = {chosen:.4g}: {tuned:g} * sqrt({REFERENCE_STEPS} / {steps} steps)")
-        return chosen
+        return scaled_step_size(tuned, steps)
     if not isinstance(eta, (int, float)) or not 0 < eta < math.inf:
         raise InputError(f"eta must be a positive number, 'theory' or 'scaled', got {eta!r}")
     return float(eta)
