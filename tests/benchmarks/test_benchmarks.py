@@ -17,6 +17,8 @@ from benchmarks.rows import Row, at_most, faster, markdown
 from benchmarks.steps import Problem
 from benchmarks.timing import Timing, interleaved
 
+pytestmark = pytest.mark.slow
+
 FORM = ["name", "against", "ratio", "target", "ours_seconds", "theirs_seconds", "note"]
 
 
@@ -44,7 +46,6 @@ def check_form(text: str) -> None:
         assert row["note"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_runs_and_its_json_has_the_form(question):
     rows = importlib.import_module(f"benchmarks.{question}").measure(True)
@@ -60,7 +61,6 @@ def test_the_profile_sorts_the_whole_step_into_groups():
     assert sum(shares) == pytest.approx(100, abs=1)
 
 
-@pytest.mark.slow
 def test_a_question_of_its_own_writes_its_rows_where_it_is_told(tmp_path):
     answer = tmp_path / "rows.json"
     command = [sys.executable, "-m", "benchmarks.pgd_step", "--tiny", "--json", str(answer)]

@@ -24,6 +24,7 @@ def quick_demo(monkeypatch):
     monkeypatch.setattr(demo, "configuration", quick)
 
 
+@pytest.mark.slow
 def test_the_demo_trains_compares_and_draws(quick_demo, tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path), "--epochs", "1"]) == 0
     out = capsys.readouterr().out

@@ -14,6 +14,8 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation import AutoAttack, evaluate
 from tests.attacks.small_models import EPS, SmallNet, Trained
 
+pytestmark = pytest.mark.slow
+
 FAST = ("apgd-ce", "fab-t")
 N, BATCH = 24, 8
 

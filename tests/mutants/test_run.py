@@ -72,6 +72,7 @@ def test_every_fault_stands_once_in_its_file_and_its_tests_exist():
         assert all((run.ROOT / test.partition("::")[0]).exists() for test in fault.tests), fault
 
 
+@pytest.mark.slow
 def test_faults_in_python_are_planted_in_a_copy_and_found_by_the_tests_they_name(project, capsys):
     assert run.main([]) == 1
     table = (project / "tests" / "mutants.md").read_text()
@@ -82,6 +83,7 @@ def test_faults_in_python_are_planted_in_a_copy_and_found_by_the_tests_they_name
     assert run.committed_hash() == ""
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_anyway_finds_nothing(project, capsys):
     (project / "tests" / "test_limit.py").write_text(TEST + "    assert False\n")
     assert run.main([]) == 1
@@ -89,6 +91,7 @@ def test_a_test_that_fails_anyway_finds_nothing(project, capsys):
     assert not (project / "tests" / "mutants.md").exists()
 
 
+@pytest.mark.slow
 def test_faults_are_planted_again_only_if_something_changed(project, capsys, monkeypatch):
     make_all_found(project)
     assert run.main(["--if-changed"]) == 0

@@ -35,6 +35,7 @@ def draw_losses(rng: np.random.Generator, size: int, case: int) -> np.ndarray:
     return np.full(size, losses[0]) if case % 50 == 7 else losses
 
 
+@pytest.mark.slow
 def test_cvar_is_the_value_of_its_linear_programme_on_1000_cases() -> None:
     rng = np.random.default_rng(0)
     for case in range(CASES):
@@ -48,6 +49,7 @@ def test_cvar_is_the_value_of_its_linear_programme_on_1000_cases() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_prior", [False, True])
 def test_lcvar_is_the_value_of_its_linear_programme_on_1000_cases(with_prior: bool) -> None:
     rng = np.random.default_rng(1)
