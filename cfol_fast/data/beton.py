@@ -33,7 +33,6 @@ MARK = b"cfol_fast 1\0"
 # FFCV's numbers for the kinds of fields, and for the ways an image is stored.
 INT, RGB, ARRAY = 1, 2, 4
 JPG, RAW = 0, 1
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MODES = {"jpg": JPG, "raw": RAW}
 
 
@@ -97,6 +96,8 @@ def write(
         )
     if not len(images):
         raise InputError("there are no images to write")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file, and FFCV reads only files: choose another name")
     description = {"classes": images.classes, **(description or {})}
     try:
         with atomic.replacing(path) as out:
@@ -104,9 +105,10 @@ def write(
             out.flush()
             _compare(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ), path, images, mode, progress)
     except OSError as error:
-        if error.errno in DISK_FULL:
+        if error.errno in atomic.DISK_FULL:
             raise InputError(
-                f"{path}: the disk is full ({images.images.nbytes / 2**20:,.0f} MiB of pixels to write): nothing was left there"
+                f"{path}: the disk is full ({error.strerror}; {images.images.nbytes / 2**20:,.0f} MiB of pixels to write): "
+                "nothing was left there"
             ) from error
         raise
     return open_beton(path)
@@ -214,7 +216,9 @@ def _compare(mapped: mmap.mmap, path: Path, images: ImageSet, mode: str, progres
                 wrong = None if np.array(image).shape == pixels.shape else f"image {i} has another size"
     if wrong:
         raise OSError(
-            errno.EIO, f"{path}: the file does not hold what was written ({wrong}): the disk may be failing"
+            errno.EIO,
+            f"the file does not hold what was written ({wrong}), the disk may be failing",
+            str(path),
         )
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import signal
 import subprocess
 import sys
 
@@ -206,6 +207,26 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(tmp_path, mini):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "the old file"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_writer_leaves_nothing_of_the_datas_size(tmp_path):
+    code = f"""
+import os, signal
+from cfol_fast.data import beton
+from tests.data.test_beton import colour
+beton._compare = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+beton.write({str(tmp_path / "a.beton")!r}, colour())
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    # A file system without unnamed files keeps it until the next writer comes.
+    beton.write(tmp_path / "a.beton", colour())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.beton"]
+
+
+def test_a_device_is_no_place_for_a_file(tmp_path):
+    with pytest.raises(InputError, match="/dev/null is not a file"):
+        beton.write("/dev/null", colour())
 
 
 def test_another_failure_of_the_disk_keeps_its_own_words(tmp_path, monkeypatch):
