@@ -8,8 +8,8 @@ import pytest
 import cfol_fast
 
 PACKAGE = Path(cfol_fast.__file__).parent
-# The command line; a script that is run by hand; the worker of a reproduction, whose stderr is its log.
-MAY_PRINT = ("commands/", "data/embedded/make.py", "recipes/runner.py")
+# The command line and its progress lines; a script that is run by hand; the worker of a reproduction, whose stderr is its log.
+MAY_PRINT = ("commands/", "progress.py", "data/embedded/make.py", "recipes/runner.py")
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 
