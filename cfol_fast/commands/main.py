@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 import urllib.error
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -74,6 +75,7 @@ class OneLineParser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
     try:
         return _dispatch(arguments)
     except BrokenPipeError:

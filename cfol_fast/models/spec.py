@@ -1,13 +1,21 @@
-"""The description of a network that a checkpoint holds: enough to build it again."""
+"""The description of a network that a checkpoint holds: enough to build it again, and checked before anything is built."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.models.zoo import create
+
+COUNTS = ("num_classes", "image_size", "in_channels")
+# A description that asks for more is not one of a network for images.
+MOST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -30,5 +38,50 @@ class ModelSpec:
         return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> ModelSpec:
+    def from_dict(cls, stored: Any) -> ModelSpec:
+        """The description in a file, with every value checked."""
+        names = {field.name for field in fields(cls)}
+        if not isinstance(stored, Mapping) or set(stored) != names:
+            raise InputError(f"its description of the model must have {', '.join(sorted(names))}")
+        if not isinstance(stored["name"], str) or len(stored["name"]) > 100:
+            raise InputError(f"its model has no name: {str(stored['name'])[:100]!r}")
+        for name in COUNTS:
+            if type(stored[name]) is not int or not 1 <= stored[name] <= MOST:
+                raise InputError(f"its {name} must be in 1..{MOST}, got {str(stored[name])[:100]}")
+        for name in ("mean", "std"):
+            values = stored[name]
+            if not isinstance(values, list | tuple) or not all(
+                isinstance(value, float | int) and math.isfinite(value) for value in values
+            ):
+                raise InputError(f"its {name} must be a list of numbers, got {str(values)[:100]}")
         return cls(**{**stored, "mean": tuple(stored["mean"]), "std": tuple(stored["std"])})
+
+    def check_weights(self, weights: Any) -> None:
+        """Refuses weights of other names or shapes than this network's, which has shapes but no numbers here (device "meta")."""
+        if not isinstance(weights, Mapping):
+            raise InputError("it has no weights")
+        try:
+            with torch.device("meta"):
+                wanted = self.create().state_dict()
+        # A description that nobody wrote by training may fail anywhere.
+        except Exception as error:
+            raise InputError(f"its model {self.name!r} cannot be built: {one_line(error)[:200]}") from None
+        differing = [
+            str(name)
+            for name in {**wanted, **weights}
+            if name not in wanted or name not in weights or not _is_like(weights[name], wanted[name])
+        ]
+        if differing:
+            raise InputError(
+                f"its weights are not those of {self.name} with {self.num_classes} classes: "
+                f"{len(differing)} differ, {differing[0][:100]} among them"
+            )
+
+
+def _is_like(value: Any, wanted: torch.Tensor) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.shape == wanted.shape
+        and value.layout == torch.strided
+        and value.is_floating_point() == wanted.is_floating_point()
+    )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.plain import VGG, DemoNet
 from cfol_fast.models.preact import PreActResNet, WideResNet
@@ -39,6 +39,8 @@ OURS: dict[str, Builder] = {
 }
 ALIASES = {"preactresnet18": "preact-resnet18", "preact_resnet18": "preact-resnet18", "vgg16-bn": "vgg16"}
 TORCHVISION = "torchvision:"
+# Of a Wide ResNet: far beyond what is trained, and built in a second where it has no numbers yet.
+MOST_DEPTH, MOST_WIDTH = 1000, 100
 
 
 def names() -> list[str]:
@@ -78,6 +80,10 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
     scale = _width_factor(name, factor) if "@" in name else 1.0
     wide = re.fullmatch(r"wrn-(\d+)-(\d+)", base)
     if wide:
+        if len(wide[0]) > 20 or int(wide[1]) > MOST_DEPTH or int(wide[2]) > MOST_WIDTH:
+            raise InputError(
+                f"a Wide ResNet has a depth of at most {MOST_DEPTH} and a width of at most {MOST_WIDTH}, got {base[:40]!r}"
+            )
         return WideResNet(int(wide[1]), int(wide[2]), num_classes, in_channels, scale)
     if base in OURS:
         return OURS[base](num_classes, in_channels, image_size, scale)
@@ -125,9 +131,10 @@ def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, i
     x = torch.empty(2, in_channels, image_size, image_size, device="meta")
     try:
         logits = copy.deepcopy(model).to("meta").train()(x)
-    except (RuntimeError, ValueError) as error:
+    # A network of torchvision's may fail in any way on images that it was not made for: a vision transformer asserts their size.
+    except Exception as error:
         raise InputError(
-            f"model {name} does not take {in_channels}x{image_size}x{image_size} images: {str(error).splitlines()[0]}"
+            f"model {name} does not take {in_channels}x{image_size}x{image_size} images: {one_line(error)[:200]}"
         ) from None
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes):
         raise InputError(

@@ -1,45 +1,159 @@
 """Checkpoints that survive being killed: written under a temporary name, synced, renamed; the previous one is kept.
 
-A checkpoint is a plain `torch.save` file. Its zip container has a checksum for every record, which is verified before
-anything is read, so that a truncated or damaged file is recognised and the previous one is used.
+A checkpoint is a plain `torch.save` file whose zip comment holds a SHA-256 of everything else. The digest is checked before torch
+reads a byte, so that whatever is missing or changed is recognised and the previous one is used.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
-import pickle
+import stat
+import struct
+import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from cfol_fast import atomic
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 
 FOLDER = "checkpoints"
 LAST, PREVIOUS, BEST_AVERAGE, BEST_WORST = "last", "previous", "best-average", "best-worst"
 # The members' weights, where a run keeps them.
 ENSEMBLE = "ensemble"
+# The layout of what a checkpoint holds: stored in it, and checked when it is read.
+FORMAT = 1
+
+# A zip file ends with a record of 22 bytes, the last two of which are the length of the comment that follows. Torch leaves none.
+END_MARK, END_SIZE, NO_COMMENT = b"PK\5\6", 22, b"\0\0"
+COMMENT = b"cfol_fast sha256 %s"
+COMMENT_SIZE = len(COMMENT % (b"0" * 64))
+SEAL_SIZE = len(NO_COMMENT) + COMMENT_SIZE
+BLOCK = 1 << 20
 
 
 class DamagedCheckpoint(InputError):
     """The file is not a whole checkpoint."""
 
 
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Tensors and plain values, sealed with a digest; `torch.load(..., weights_only=True)` reads the file as any other."""
+    with atomic.replacing(path) as file:
+        hashing = _Hashing(file)
+        torch.save(state, hashing)
+        file.seek(-len(NO_COMMENT), os.SEEK_END)
+        file.write(_seal(hashing.digest.hexdigest()))
+
+
+class _Hashing:
+    """A file to torch, which writes it from front to end."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _seal(digest: str) -> bytes:
+    return struct.pack("<H", COMMENT_SIZE) + COMMENT % digest.encode()
+
+
 def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The checkpoint's contents; `DamagedCheckpoint` when a byte of it is missing or wrong."""
     try:
-        with zipfile.ZipFile(path) as container:
-            broken = container.testzip()
-        if broken is not None:
-            raise DamagedCheckpoint(f"checkpoint {path} is damaged (record {broken})")
-        state = torch.load(path, map_location=device, weights_only=True)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, pickle.UnpicklingError) as error:
-        raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({error})") from None
+        # A pipe of that name would wait forever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DamagedCheckpoint(f"checkpoint {path} is not a file")
+        with open(path, "rb") as file:
+            sealed = _check_seal(file, path)
+            if not sealed:
+                _check_records(file, path)
+            file.seek(0)
+            state = torch.load(file, map_location=device, weights_only=True)
+    except (DamagedCheckpoint, FileNotFoundError, PermissionError):
+        raise
+    # Torch raises all kinds of exceptions for bytes that it did not write.
+    except Exception as error:
+        reason = one_line(error)[:200]
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(state, dict):
         raise DamagedCheckpoint(f"{path} holds {type(state).__name__}, not a checkpoint")
+    _check_contents(state, path)
+    if not sealed:
+        warnings.warn(f"{path} is of version 0.1 and has no digest: damage may go unnoticed", stacklevel=2)
     return state
+
+
+def _check_seal(file: IO[bytes], path: Path) -> bool:
+    """False for a file of version 0.1, which ends where torch ended it, without a digest."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - END_SIZE))
+    end = file.read()
+    if end.startswith(END_MARK) and end.endswith(NO_COMMENT) and len(end) == END_SIZE:
+        return False
+    if size < SEAL_SIZE:
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({size} bytes)")
+    digest, left = hashlib.sha256(), size - SEAL_SIZE
+    file.seek(0)
+    while left:
+        block = file.read(min(left, BLOCK))
+        if not block:
+            raise DamagedCheckpoint(f"checkpoint {path} is damaged (it became shorter while it was read)")
+        digest.update(block)
+        left -= len(block)
+    # The digest is of the file as torch wrote it.
+    digest.update(NO_COMMENT)
+    if file.read() != _seal(digest.hexdigest()):
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint (its digest does not fit)")
+    return True
+
+
+def _check_records(file: IO[bytes], path: Path) -> None:
+    """The zip's own checksums, for files without a digest. They do not cover its directory, so that is compared with torch's way."""
+    file.seek(0)
+    with zipfile.ZipFile(file) as container:
+        broken = container.testzip()
+        strange = [
+            info.filename
+            for info in container.infolist()
+            if info.is_dir() or info.external_attr or info.compress_type != zipfile.ZIP_STORED
+        ]
+    if broken is not None or strange:
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged (record {broken or strange[0]})")
+
+
+def _check_contents(state: dict[str, Any], path: Path) -> None:
+    """Refuses what another version wrote, and a position that no run can have: its names become the names of files."""
+    found = state.get("format")
+    if type(found) is not int or found != FORMAT:
+        raise InputError(f"{path} has the format {found!r}, this version of cfol_fast reads {FORMAT}")
+    position = state.get("position")
+    if position is None:
+        return
+    best = position.get("best") if isinstance(position, dict) else None
+    if not isinstance(best, dict) or not all(_is_count(position.get(key)) for key in ("epoch", "step")):
+        raise InputError(f"{path}: its position in the run is not one: {repr(position)[:100]}")
+    for name, kept in best.items():
+        if name not in (BEST_AVERAGE, BEST_WORST):
+            raise InputError(
+                f"{path}: {name!r} is no checkpoint of a run, only {BEST_AVERAGE} and {BEST_WORST}"
+            )
+        value = kept.get("value") if isinstance(kept, dict) else None
+        if not isinstance(value, float | int) or not math.isfinite(value) or not _is_count(kept.get("epoch")):
+            raise InputError(f"{path}: {name} has no epoch and value: {repr(kept)[:100]}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
 class CheckpointStore:
@@ -53,9 +167,9 @@ class CheckpointStore:
 
     def save_last(self, state: dict[str, Any]) -> Path:
         """Writes `last` and keeps the one before as `previous`: at every moment one of the two is whole."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         fresh, last = self.path("next"), self.path(LAST)
-        atomic.save_torch(fresh, state)
+        write(fresh, state)
         if last.exists():
             os.replace(last, self.path(PREVIOUS))
         os.replace(fresh, last)
@@ -63,8 +177,8 @@ class CheckpointStore:
         return last
 
     def save_best(self, name: str, state: dict[str, Any]) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        atomic.save_torch(self.path(name), state)
+        self.folder.mkdir(exist_ok=True)
+        write(self.path(name), state)
         return self.path(name)
 
     def newest(self, device: torch.device | str = "cpu") -> tuple[dict[str, Any], str, str | None] | None:
@@ -88,5 +202,6 @@ class CheckpointStore:
 
     def sweep(self) -> None:
         """Removes what a killed process was in the middle of writing."""
-        for left in (*self.folder.glob(".*.tmp"), self.path("next")):
-            left.unlink(missing_ok=True)
+        self.path("next").unlink(missing_ok=True)
+        for name in ("next", BEST_AVERAGE, BEST_WORST, ENSEMBLE):
+            atomic.sweep(self.path(name))

@@ -40,6 +40,20 @@ def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = 
         state = checkpoints.read(before, device)
     if "spec" not in state or "model" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
+    try:
+        spec = ModelSpec.from_dict(state["spec"])
+        spec.check_weights(state["model"])
+    except InputError as error:
+        raise InputError(f"{path} is not a checkpoint of cfol_fast: {error}") from None
+    classes = state.get("classes")
+    if (
+        not isinstance(classes, list)
+        or [str(name) for name in classes] != classes
+        or len(classes) != spec.num_classes
+    ):
+        raise InputError(
+            f"{path} is not a checkpoint of cfol_fast: it must name its {spec.num_classes} classes"
+        )
     return state
 
 

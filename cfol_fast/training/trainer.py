@@ -20,7 +20,7 @@ from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.progress import Progress, Reading, Stopwatch
-from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, LAST, CheckpointStore
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
 from cfol_fast.runs.config import OptimizerConfig, TrainConfig
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
@@ -28,7 +28,6 @@ from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.signals import StopRequest
 
-FORMAT = 1
 # The value of `EpochCounts.first_bad` while every loss was finite.
 NEVER = 2**62
 
@@ -122,6 +121,8 @@ class Trainer:
         self.progress = progress or Progress(quiet=True)
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
+        # Fails when the folder is not the run's any more.
+        self.check_folder: Callable[[], None] = lambda: None
 
     def step(self, batch: TrainingBatch) -> None:
         """Attack, objective, optimiser, and back to the sampler which examples were wrong."""
@@ -181,7 +182,8 @@ class Trainer:
         return by_steps or (every.seconds is not None and self.since_save.seconds >= every.seconds)
 
     def check_health(self) -> None:
-        """Reads the flags that the steps raised on the device; called before anything is logged or saved."""
+        """Looks at the folder and at the flags that the steps raised on the device; called before anything is logged or saved."""
+        self.check_folder()
         last = self.store.path(LAST)
         good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
         first_bad = int(self.counts.first_bad)
@@ -293,14 +295,19 @@ class Trainer:
         }
 
     def restore(self, force: bool = False) -> None:
-        """Continues from the newest whole checkpoint; without one the run stays at its start.
+        """Continues from the newest whole checkpoint; a run that was killed before its first one stays at its start.
 
         force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
         """
         self.store.sweep()
         found = self.store.newest(self.device)
         if found is None:
-            self.log.cut(0)
+            if self.log.size:
+                raise InputError(
+                    f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "
+                    "or start afresh with --overwrite"
+                )
+            self.progress.say(f"{self.folder} has no checkpoint yet: starting at step 0")
             return
         state, name, complaint = found
         if complaint is not None:

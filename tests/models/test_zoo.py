@@ -132,6 +132,9 @@ def test_creation_is_seeded_by_torch():
         ("alexnet", {"image_size": 28}, "does not take 3x28x28 images"),
         ("fasterrcnn_resnet50_fpn", {}, "no model is called"),
         ("googlenet", {"image_size": 64}, "auxiliary outputs"),
+        ("vit_b_16", {"image_size": 32}, "does not take 3x32x32 images"),
+        ("wrn-100000-1", {}, "depth of at most 1000"),
+        ("wrn-16-100000", {}, "width of at most 100"),
     ],
 )
 def test_bad_models_are_refused_with_the_reason(name, arguments, message):

@@ -1,0 +1,180 @@
+"""A checkpoint's digest: every changed byte is found before torch reads it, and the previous checkpoint is used."""
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import cfol_fast
+from cfol_fast.errors import InputError
+from cfol_fast.models import ModelSpec
+from cfol_fast.runs import checkpoints
+from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint
+
+OLD = Path(__file__).with_name("data_0_1") / "finished" / "checkpoints" / "last.pt"
+SPEC = {
+    "name": "demo-cnn@0.05",
+    "num_classes": 10,
+    "image_size": 28,
+    "in_channels": 1,
+    "mean": [0.5],
+    "std": [0.5],
+}
+
+
+def contents(**changes) -> dict:
+    return {"format": 1, "value": 1, "weights": torch.arange(50.0), **changes}
+
+
+def model_file(path: Path, **changes) -> Path:
+    weights = ModelSpec.from_dict(SPEC).create().state_dict()
+    state = {"format": 1, "spec": SPEC, "model": weights, "classes": [str(c) for c in range(10)], **changes}
+    checkpoints.write(path, state)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "c.pt"
+    checkpoints.write(path, contents())
+    return path
+
+
+def test_plain_torch_reads_the_file_with_its_keys(file):
+    for options in ({}, {"mmap": True}):
+        state = torch.load(file, weights_only=True, **options)
+        assert list(state) == ["format", "value", "weights"]
+        assert torch.equal(state["weights"], torch.arange(50.0))
+    with zipfile.ZipFile(file) as container:
+        assert container.testzip() is None
+        assert container.comment.startswith(b"cfol_fast sha256 ")
+
+
+def test_every_changed_byte_is_found(file):
+    whole = file.read_bytes()
+    for place in (*range(0, len(whole) - 400, 5), *range(len(whole) - 400, len(whole))):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(changed)
+        with pytest.raises(DamagedCheckpoint):
+            checkpoints.read(file)
+
+
+def test_every_truncation_is_found(file):
+    whole = file.read_bytes()
+    for length in (*range(0, len(whole), 29), *range(len(whole) - 150, len(whole))):
+        file.write_bytes(whole[:length])
+        with pytest.raises(DamagedCheckpoint):
+            checkpoints.read(file)
+
+
+def test_bytes_added_at_the_end_are_found(file):
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(DamagedCheckpoint, match="its digest does not fit"):
+        checkpoints.read(file)
+
+
+def test_a_digest_cut_off_does_not_pass_for_a_file_of_version_0_1(file):
+    file.write_bytes(file.read_bytes()[: -checkpoints.COMMENT_SIZE])
+    with pytest.raises(DamagedCheckpoint):
+        checkpoints.read(file)
+
+
+def test_a_file_of_version_0_1_loads_with_a_note(tmp_path):
+    path = shutil.copy(OLD, tmp_path / "last.pt")
+    with pytest.warns(UserWarning, match="is of version 0.1 and has no digest"):
+        assert checkpoints.read(Path(path))["format"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*has no digest")
+def test_the_directory_bit_of_a_file_of_version_0_1_is_found(tmp_path):
+    # With this bit torch takes the record for a folder and leaves the tensor's memory as it was.
+    whole, path = bytearray(OLD.read_bytes()), tmp_path / "last.pt"
+    entries = [place for place in range(len(whole)) if whole[place : place + 4] == b"PK\1\2"]
+    for entry in entries:
+        changed = whole.copy()
+        changed[entry + 38] |= 0x10
+        path.write_bytes(changed)
+        with pytest.raises(DamagedCheckpoint):
+            checkpoints.read(path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_not_a_file_is_not_opened(tmp_path, kind):
+    store = CheckpointStore(tmp_path)
+    store.save_last(contents(value=1))
+    store.save_last(contents(value=2))
+    store.path("last").unlink()
+    (os.mkdir if kind == "folder" else os.mkfifo)(store.path("last"))
+    state, name, complaint = store.newest()
+    assert (state["value"], name) == (1, "previous")
+    assert "is not a file" in complaint
+
+
+@pytest.mark.parametrize("value", [0, 2, None, "1", [1], True])
+def test_another_format_is_refused(tmp_path, value):
+    checkpoints.write(tmp_path / "c.pt", contents(format=value))
+    with pytest.raises(InputError, match="this version of cfol_fast reads 1"):
+        checkpoints.read(tmp_path / "c.pt")
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        {"../../x": {"epoch": 1, "value": 0.5}},
+        {"best-average": {"epoch": -1, "value": 0.5}},
+        {"best-average": {"epoch": 1, "value": float("nan")}},
+        {"best-average": None},
+        ["best-average"],
+    ],
+)
+def test_names_and_values_of_the_best_are_checked(tmp_path, best):
+    checkpoints.write(tmp_path / "c.pt", contents(position={"epoch": 1, "step": 2, "best": best}))
+    with pytest.raises(InputError, match=r"c\.pt"):
+        checkpoints.read(tmp_path / "c.pt")
+
+
+def test_a_model_that_fits_its_weights_is_built(tmp_path):
+    assert cfol_fast.load(model_file(tmp_path / "c.pt")).classes[3] == "3"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {**SPEC, "name": "wrn-100000-1"},
+        {**SPEC, "name": "wrn-16-100000"},
+        {**SPEC, "name": "wrn-34-10"},
+        {**SPEC, "name": "vgg16"},
+        {**SPEC, "name": "vit_h_14"},
+        {**SPEC, "name": 7},
+        {**SPEC, "num_classes": 2**40},
+        {**SPEC, "num_classes": 11},
+        {**SPEC, "num_classes": "10"},
+        {**SPEC, "image_size": 10**6},
+        {**SPEC, "in_channels": 2**50},
+        {**SPEC, "mean": [float("nan")]},
+        {**SPEC, "mean": "0.5"},
+        {**SPEC, "std": [0.0]},
+        {**SPEC, "std": None},
+        {**SPEC, "surplus": 1},
+        {},
+        [],
+        None,
+    ],
+)
+def test_a_description_that_does_not_fit_the_weights_builds_nothing(tmp_path, spec, monkeypatch):
+    path = model_file(tmp_path / "c.pt", spec=spec)
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_: pytest.fail("a model was built"))
+    with pytest.raises(InputError, match=r"c\.pt"):
+        cfol_fast.load(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": {}}, {"model": None}, {"model": {"a": 1}}, {"classes": None}, {"classes": [1]}]
+)
+def test_weights_and_class_names_that_are_none_are_refused(tmp_path, change):
+    with pytest.raises(InputError, match=r"c\.pt"):
+        cfol_fast.load(model_file(tmp_path / "c.pt", **change))
