@@ -8,12 +8,13 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-gpu mutants lint format build bench bench-setup clean system-packages
+.PHONY: help demo check test test-random test-gpu mutants lint format build bench bench-setup clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
 	@echo "make check     ruff, the imports and the fast tests: under a minute; no nvcc, FFCV or browser needed"
 	@echo "make test      everything that can be checked on this machine"
+	@echo "make test-random  the same in random order: no test may need another before it"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
@@ -39,7 +40,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) build clang-format filelock hypothesis import-linter matplotlib mypy pytest pytest-cov pytest-xdist ruff scipy tensorboard pyautoattack
+	$(PIP) build clang-format filelock hypothesis import-linter matplotlib mypy pytest pytest-cov pytest-randomly pytest-xdist ruff scipy tensorboard pyautoattack
 	@touch $@
 
 system-packages:
@@ -68,6 +69,10 @@ check: $(STAMP)/build $(STAMP)/dev
 test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
 	@$(MAKE) --no-print-directory build
 	$(PYTEST) --no-loadscope-reorder --cov=cfol_fast --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+# The seed is printed; PYTEST_ARGS=--randomly-seed=N repeats an order.
+test-random:
+	@$(MAKE) --no-print-directory test PYTEST_ARGS="-p randomly $(PYTEST_ARGS)"
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so

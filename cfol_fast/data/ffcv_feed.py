@@ -19,7 +19,6 @@ import torch
 from ffcv.fields.decoders import NDArrayDecoder, SimpleRGBImageDecoder
 from ffcv.libffcv import imdecode, memcpy
 from ffcv.loader import Loader, OrderOption
-from ffcv.loader import loader as ffcv_loader
 from ffcv.loader.epoch_iterator import EpochIterator
 from ffcv.memory_managers import OSCacheManager
 from ffcv.pipeline.allocation_query import AllocationQuery
@@ -122,16 +121,26 @@ def _compiled_reader() -> Any:
     return Compiler.compile(read, stored(numba.uint64, numba.types.Tuple([stored, numbers, numbers])))
 
 
+class ReadOnlyLoader(Loader):
+    """FFCV's loader with the manager above. It has no argument for one, so what it makes itself is replaced as it is assigned."""
+
+    @property
+    def memory_manager(self) -> OSCacheManager:  # type: ignore[override]
+        return self._read_only
+
+    @memory_manager.setter
+    def memory_manager(self, made: OSCacheManager) -> None:
+        self._read_only = ReadOnlyFile(made.reader)
+
+
 def make_loader(file: Beton, workers: int) -> Loader:
     """FFCV's loader for the images alone; the labels are known already."""
     decoder = FlatImages() if file.kind == RGB else FlatArrays()
-    threads, manager = numba.get_num_threads(), ffcv_loader.OSCacheManager
-    # The Loader has no argument for its file manager.
-    ffcv_loader.OSCacheManager = ReadOnlyFile
+    threads = numba.get_num_threads()
     try:
         # The batch size is set when a feed begins. Without os_cache FFCV needs the epoch's order in advance. Without a seed it
         # draws one from numpy's global generator, which belongs to the user.
-        loader = Loader(
+        loader = ReadOnlyLoader(
             str(file.path),
             batch_size=1,
             num_workers=min(workers, numba.config.NUMBA_NUM_THREADS),  # type: ignore[attr-defined]
@@ -145,7 +154,6 @@ def make_loader(file: Beton, workers: int) -> Loader:
         loader.graph.allocate_memory = lru_cache(maxsize=2)(loader.graph.allocate_memory)
         return loader
     finally:
-        ffcv_loader.OSCacheManager = manager
         numba.set_num_threads(threads)
 
 
@@ -215,9 +223,10 @@ class Feed(EpochIterator):
             try:
                 result = self._decoded.get(timeout=1.0)
             except queue.Empty:
-                if not self.is_alive():
-                    raise RuntimeError("the FFCV loader's thread is gone") from None
-                continue
+                # The thread may have put its last batch and ended since the wait was over: look at the queue after it.
+                if self.is_alive() or not self._decoded.empty():
+                    continue
+                raise RuntimeError("the FFCV loader's thread is gone") from None
             # In FFCV an error in the thread leaves the trainer waiting forever.
             if isinstance(result, BaseException):
                 raise result
