@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cfol_fast.runs.config import TrainConfig
 
 NAME = "demo"
 HELP = "ERM-AT against CFOL-AT on the embedded images, with a report page"
@@ -36,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cfol_fast.runs.run_folder import Resume
     from cfol_fast.training.loop import train
 
     out = Path(args.out).expanduser()
@@ -44,12 +48,13 @@ def run(args: argparse.Namespace) -> int:
         config = configuration(method, out, args.seed, args.epochs, args.device)
         if not args.quiet:
             print(f"training {method}: {out / method}", flush=True)
-        runs.append(train(config, resume=not args.overwrite, overwrite=args.overwrite, quiet=args.quiet))
+        resume: Resume = False if args.overwrite else "auto"
+        runs.append(train(config, resume=resume, overwrite=args.overwrite, quiet=args.quiet))
     write_comparison(out, [finished.folder for finished in runs])
     return 0
 
 
-def configuration(method: str, out: Path, seed: int, epochs: int | None, device: str) -> Any:
+def configuration(method: str, out: Path, seed: int, epochs: int | None, device: str) -> TrainConfig:
     """One run of the demo: no hold-out, since 500 images per class are few and the last epoch of the one-cycle schedule is the best."""
     from cfol_fast.runs.config import TrainConfig
 

@@ -13,6 +13,7 @@ from cfol_fast.user_input import parse_number
 if TYPE_CHECKING:
     from torch import nn
 
+    from cfol_fast.data import ImageData
     from cfol_fast.runs.config import TrainConfig
 
 NAME = "eval"
@@ -121,7 +122,7 @@ class Subject:
 
     model: nn.Module
     path: Path
-    bundle: Any
+    bundle: ImageData
     config: TrainConfig | None
 
 

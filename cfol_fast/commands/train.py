@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cfol_fast.errors import InputError
+
+if TYPE_CHECKING:
+    from cfol_fast.runs.config import TrainConfig
 
 NAME = "train"
 HELP = "train a robust classifier with one of the paper's methods"
@@ -87,7 +90,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="continue the run in --out exactly where it was"
     )
-    parser.add_argument("--overwrite", action="store_true", help="start afresh in an existing run folder")
+    # An option of its own, since an optional value of --resume would swallow the METHOD that follows.
+    parser.add_argument(
+        "--resume=auto",
+        dest="resume",
+        action="store_const",
+        const="auto",
+        help="continue the run in --out if there is one, else start it",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="start afresh in an existing run folder; the old run goes when the new one has taken its first step",
+    )
     parser.add_argument(
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
     )
@@ -145,9 +160,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_config(args: argparse.Namespace) -> Any:
+def read_config(args: argparse.Namespace) -> TrainConfig:
     """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
-    from cfol_fast.runs import run_folder
+    from cfol_fast.runs import overwriting, run_folder
     from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
 
     options = vars(args)
@@ -155,10 +170,10 @@ def read_config(args: argparse.Namespace) -> Any:
     if args.resume and args.config is None and not named and options["out"] is None:
         raise InputError("--resume needs --out RUN, or the options the run was started with")
     folder = None if options["out"] is None else Path(options["out"]).expanduser()
-    if args.resume and folder is not None and (folder / run_folder.CONFIG).exists():
-        config, named, stored = run_folder.read_config(folder), True, True
-    elif args.resume and not named and args.config is None:
-        raise InputError(f"{folder} is not a run folder: it has no {run_folder.CONFIG}")
+    if args.resume and folder is not None:
+        overwriting.recover(folder)
+        if args.resume != "auto" or (folder / run_folder.CONFIG).exists():
+            config, named, stored = run_folder.read_config(folder), True, True
     before = config.method
     if args.config is not None:
         config.method = ""

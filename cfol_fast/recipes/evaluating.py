@@ -16,11 +16,10 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import load_weights
 from cfol_fast.machine import choose_device
 from cfol_fast.recipes.planning import Cell, Job, Plan, configure
+from cfol_fast.recipes.runner import Say
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load as load_checkpoint
-
-Say = Callable[[str], None]
 
 
 def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> None:
@@ -28,17 +27,14 @@ def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> No
     there = importlib.util.find_spec("pyautoattack") is not None
     for cell in plan.cells:
         wanted = cell.attack is not None and cell.attack["kind"] == "autoattack"
-        if wanted and not there and not _done(plan, cell, out):
+        missing = _open_evaluations(plan, cell, out)
+        if wanted and missing and not there:
             raise InputError(f"recipe {plan.recipe.name} needs AutoAttack: pip install pyautoattack")
-        for job, _ in _open_evaluations(plan, cell, out):
+        for job, _ in missing:
             if job.finished(out):
                 _kept(job, out, plan.recipe.checkpoint)
         if cell.checkpoint is not None:
             _pretrained(plan, cell, load)
-
-
-def _done(plan: Plan, cell: Cell, out: Path) -> bool:
-    return not _open_evaluations(plan, cell, out)
 
 
 def _open_evaluations(plan: Plan, cell: Cell, out: Path) -> list[tuple[Job, Path]]:
@@ -76,7 +72,7 @@ def evaluate_all(
         for job, file in _open_evaluations(plan, cell, out):
             assert cell.attack is not None
             say(f"testing {job.name} with {cell.attack['kind']}")
-            model = _trained(_kept(job, out, plan.recipe.checkpoint), device)
+            model = load_checkpoint(_kept(job, out, plan.recipe.checkpoint), choose_device(device))
             _write(file, model, load(job.config), job.config, cell.attack, device)
 
 
@@ -88,10 +84,6 @@ def _kept(job: Job, out: Path, checkpoint: str) -> Path:
             f"{path} is not there, so the run cannot be tested with another attack: remove {job.folder(out)} to train it again"
         )
     return path
-
-
-def _trained(path: Path, device: str) -> nn.Module:
-    return load_checkpoint(path, choose_device(device))
 
 
 def _write(
@@ -122,11 +114,6 @@ def _write(
         batch_size=config.test.batch_size,
         device=where,
     )
-    result = report.to_json()
-    result = {
-        **result,
-        "attack": {**params, "images_per_class": limit} if limit else params,
-        "dataset": config.data.name,
-    }
-    atomic.write_json(file, result)
+    described = {**params, "images_per_class": limit} if limit else params
+    atomic.write_json(file, {**report.to_json(), "attack": described, "dataset": config.data.name})
     file.with_suffix(".state").unlink(missing_ok=True)

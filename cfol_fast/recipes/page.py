@@ -8,7 +8,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import figures, render
-from cfol_fast.recipes.recipe import load_recipe
+from cfol_fast.recipes.recipe import Figure, load_recipe
 from cfol_fast.recipes.table import NAME
 from cfol_fast.reporting import write_report
 from cfol_fast.runs.json_files import read_object
@@ -49,7 +49,7 @@ def write_page(folder: Path, out: Path | None = None) -> Path:
     )
 
 
-def _figures_of(table: Mapping[str, Any]) -> Any:
+def _figures_of(table: Mapping[str, Any]) -> list[Figure]:
     """The recipe's figures; a recipe from a file that is not there any more is shown without."""
     try:
         return load_recipe(table["source"]).figures

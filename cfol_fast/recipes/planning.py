@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,8 @@ class Plan:
 
     def jobs(self) -> list[Job]:
         """Every run once, in the order of the table; a seed of every column comes before the next seed of any."""
-        depth = max((len(cell.jobs) for cell in self.cells), default=0)
-        found: dict[str, Job] = {}
-        for i in range(depth):
-            for cell in self.cells:
-                for job in cell.jobs[i : i + 1]:
-                    found.setdefault(job.name, job)
-        return list(found.values())
+        by_seed = zip_longest(*(cell.jobs for cell in self.cells))
+        return unique(job for column in by_seed for job in column if job is not None)
 
     def missing(self, out: Path) -> list[Job]:
         return [job for job in self.jobs() if not job.finished(out)]
@@ -127,6 +123,14 @@ class Plan:
         return f"about {hours:.0f} GPU hours" if hours >= 10 else f"about {hours:.1f} GPU hours"
 
 
+def unique(jobs: Iterable[Job]) -> list[Job]:
+    """Each run once, in the order of its first mention."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        found.setdefault(job.name, job)
+    return list(found.values())
+
+
 def plan(
     recipe: Recipe,
     scale: str = "paper",
@@ -145,39 +149,27 @@ def plan(
             known = f"it takes one for {', '.join(takers)}" if takers else "it takes none"
             raise InputError(f"recipe {recipe.name} has no column {name!r} that takes a checkpoint: {known}")
     root = None if data is None else str(data)
-    cells = []
-    hidden = [recipe.reference] if recipe.reference and scale == "mini" else []
-    for block in recipe.blocks:
-        for entry in [*recipe.shown(scale), *hidden]:
-            cells.append(
-                _cell(recipe, block, entry, scale, root, given, device, download, entry not in hidden)
-            )
-    return Plan(recipe, scale, cells, root)
 
-
-def _cell(
-    recipe: Recipe,
-    block: Block,
-    entry: Entry,
-    scale: str,
-    root: str | None,
-    given: Mapping[str, Path],
-    device: str,
-    download: bool,
-    shown: bool,
-) -> Cell:
-    attack = block.attack or recipe.attack
-    rules = scale_rules(scale, root)
-    if attack is not None:
-        attack = _scaled_attack(attack, rules)
-    jobs: list[Job] = []
-    checkpoint = given.get(entry.name) if entry.pretrained else None
-    if checkpoint is None and not (entry.pretrained and entry.pretrained.required and scale == "paper"):
+    def runs(block: Block, entry: Entry) -> list[Job]:
+        found = []
         for seed in recipe.seeds_at(scale):
             config = configure(recipe, block, entry, scale, root)
             config.seed, config.device, config.data.download = seed, device, download
-            jobs.append(job(config))
-    return Cell(block, entry, jobs, attack, checkpoint, shown)
+            found.append(job(config))
+        return found
+
+    cells = []
+    hidden = [recipe.reference] if recipe.reference and scale == "mini" else []
+    for block in recipe.blocks:
+        attack = block.attack or recipe.attack
+        if attack is not None:
+            attack = _scaled_attack(attack, scale_rules(scale, root))
+        for entry in [*recipe.shown(scale), *hidden]:
+            checkpoint = given.get(entry.name) if entry.pretrained else None
+            not_trained = entry.pretrained and entry.pretrained.required and scale == "paper"
+            jobs = [] if checkpoint is not None or not_trained else runs(block, entry)
+            cells.append(Cell(block, entry, jobs, attack, checkpoint, entry not in hidden))
+    return Plan(recipe, scale, cells, root)
 
 
 def scale_rules(scale: str, root: str | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,10 @@ from cfol_fast.data import load as load_data
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import evaluating, figures, render, runner, table
 from cfol_fast.recipes.page import write_page
-from cfol_fast.recipes.planning import Job, Plan, plan
+from cfol_fast.recipes.planning import Plan, plan, unique
 from cfol_fast.recipes.recipe import load_recipe
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.config import TrainConfig
-
-Say = Callable[[str], None]
 
 
 def default_out(scale: str) -> Path:
@@ -37,7 +35,7 @@ def reproduce(
     download: bool = False,
     force: bool = False,
     quiet: bool = False,
-    say: Say = print,
+    say: runner.Say = print,
 ) -> list[Path]:
     """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex, .json and figures.
 
@@ -60,7 +58,7 @@ def reproduce(
     for item in plans:
         check(item, folder, loader)
     _make(folder / "runs")
-    jobs = _union(plans)
+    jobs = unique(job for item in plans for job in item.jobs())
     missing = [job for job in jobs if not job.finished(folder)]
     say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
     for item in plans:
@@ -86,14 +84,6 @@ def checkpoints_for(name: str | Path, given: dict[str, Path], count: int) -> dic
     return {key: path for key, path in given.items() if key in takers}
 
 
-def _union(plans: Sequence[Plan]) -> list[Job]:
-    found: dict[str, Job] = {}
-    for item in plans:
-        for job in item.jobs():
-            found.setdefault(job.name, job)
-    return list(found.values())
-
-
 class Loader:
     """Data sets by what is asked of them, read once; several runs and checks want the same one."""
 
@@ -117,14 +107,11 @@ def check(item: Plan, out: Path, load: Loader) -> None:
         try:
             bundle = load(job.config)
         except (InputError, FileNotFoundError) as error:
-            raise InputError(
-                f"recipe {item.recipe.name} needs the data set {job.config.data.name}: {error}"
-                + (
-                    ""
-                    if item.root
-                    else " (--data DIR says where it is, --download fetches what can be fetched)"
-                )
-            ) from None
+            way_out = (
+                "" if item.root else " (--data DIR says where it is, --download fetches what can be fetched)"
+            )
+            needed = f"recipe {item.recipe.name} needs the data set {job.config.data.name}"
+            raise InputError(f"{needed}: {error}{way_out}") from None
         models.create(job.config.model.name or "", len(bundle.classes), bundle.size[0], bundle.channels)
     evaluating.check(item, out, load)
 

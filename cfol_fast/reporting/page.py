@@ -108,13 +108,9 @@ def _notices(comparison: Comparison) -> str:
     for group in comparison.groups:
         for run in group.runs:
             if not run.finished:
-                what = (
-                    f"shown is its {group.partial}"
-                    if group.partial
-                    else "left out of the means"
-                    if not run.tested
-                    else "shown with what it has"
-                )
+                what = "shown with what it has" if run.tested else "left out of the means"
+                if group.partial:
+                    what = f"shown is its {group.partial}"
                 seed = f", seed {run.seed}" if run.seed is not None else ""
                 notes.append(f"{group.label}{seed} is {run_state(run)}; {what}.")
     if any(run.holdout == "test" for group in comparison.groups for run in group.runs):
@@ -222,13 +218,14 @@ def _example(example: gallery.Example, class_name: str) -> str:
         f'<img src="{address}" alt="{name}" title="test image {example.index}, {name}">'
         for address, name in zip(example.pictures, alt, strict=True)
     )
-    right = example.predicted == class_name
     sure = f", {percent(example.confidence)}{NARROW}% sure" if example.confidence is not None else ""
-    clean_right = "right" if example.clean_predicted == class_name else "wrong"
+    clean, attacked = (
+        f'<b class="{"right" if predicted == class_name else "wrong"}">{escape(predicted)}</b>'
+        for predicted in (example.clean_predicted, example.predicted)
+    )
+    caption = f"Clean {clean} → attacked {attacked}{sure}"
     return (
-        f'<figure class="example"><div class="strip">{strip}</div><figcaption>Clean <b class="{clean_right}">{escape(example.clean_predicted)}</b>'
-        f' → attacked <b class="{"right" if right else "wrong"}">{escape(example.predicted)}</b>{sure}'
-        "</figcaption></figure>"
+        f'<figure class="example"><div class="strip">{strip}</div><figcaption>{caption}</figcaption></figure>'
     )
 
 
