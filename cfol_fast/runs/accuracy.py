@@ -29,7 +29,8 @@ def wilson(share: float, count: int, z: float = Z95) -> tuple[float, float]:
         return 0.0, 1.0
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends the formula gives exactly 0 and 1; floating point misses them by its last digit.
+    return 0.0 if share <= 0 else max(0.0, centre - half), 1.0 if share >= 1 else min(1.0, centre + half)
 
 
 def mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
@@ -80,10 +81,13 @@ class Accuracy:
         hits = {name: confusion[i][i] for i, name in enumerate(classes) if count[name]}
         per_class = {name: right / count[name] for name, right in hits.items()}
         worst_class = min(per_class, key=per_class.__getitem__)
+        average = sum(hits.values()) / sum(count.values())
+        # With equally many examples per class the two averages are one number, to the last digit: early stopping compares them.
+        balanced = len({count[name] for name in hits}) == 1
         return cls(
             classes=list(classes),
-            average=sum(hits.values()) / sum(count.values()),
-            class_average=sum(per_class.values()) / len(per_class),
+            average=average,
+            class_average=average if balanced else math.fsum(per_class.values()) / len(per_class),
             tail=tail_mean(per_class.values()),
             worst=per_class[worst_class],
             worst_class=worst_class,

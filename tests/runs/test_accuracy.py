@@ -68,3 +68,21 @@ def test_the_average_and_the_classes_are_enough():
     )
     assert (found.class_average, found.tail, found.worst, found.worst_class) == (0.6, 0.5, 0.5, "b")
     assert found.interval == {"a": wilson(0.7, 10)}
+
+
+def test_the_two_averages_of_balanced_classes_are_one_number():
+    """A difference in the last digit would let early stopping prefer one of two equally good epochs."""
+    classes = [str(c) for c in range(10)]
+    for shift in range(50):
+        hits = [(37 * c + 11 * shift) % 101 for c in range(10)]
+        confusion = [[0] * 10 for _ in range(10)]
+        for c, right in enumerate(hits):
+            confusion[c][c], confusion[c][(c + 1) % 10] = right, 100 - right
+        record = Accuracy.from_confusion(classes, confusion)
+        assert record.class_average == record.average
+
+
+def test_an_interval_ends_exactly_at_nothing_and_at_everything():
+    for count in range(1, 400):
+        assert wilson(0.0, count)[0] == 0.0
+        assert wilson(1.0, count)[1] == 1.0
