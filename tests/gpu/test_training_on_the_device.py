@@ -58,6 +58,7 @@ def test_compiled_with_cuda_graphs(tmp_path):
     torch.testing.assert_close(compiled.counts.loss_sum, eager.counts.loss_sum, rtol=1e-2, atol=0)
 
 
+@pytest.mark.ffcv
 def test_ffcv_is_fed_from_device_indices(device, tmp_path):
     images = data.load("fashion-mini").train.subset(torch.arange(200))
     path = tmp_path / "train.beton"
