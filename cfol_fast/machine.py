@@ -7,12 +7,13 @@ to end bit for bit the same is not continued under others.
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import signal
 import subprocess
 import sys
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -94,29 +95,64 @@ def versions() -> dict[str, str]:
     return found
 
 
+# The ops of a bfloat16 step: first those of a plain model, then those of the attack's fused convolution in both layouts.
 _BFLOAT16_PROBE = """
 import torch
-conv = torch.nn.Conv2d(8, 8, 3, padding=1).to(memory_format=torch.channels_last)
-x = torch.rand(4, 8, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
-with torch.autocast("cpu", torch.bfloat16):
-    conv(x).float().sum().backward()
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.Flatten(), nn.Linear(512, 4))
+x = torch.rand(4, 3, 16, 16)
+for layout in (torch.contiguous_format, torch.channels_last):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model.to(memory_format=layout)(x.to(memory_format=layout).requires_grad_())
+    y.float().sum().backward()
+print("plain", flush=True)
+x, plain = torch.rand(4, 8, 16, 16).bfloat16(), [[1, 1], [1, 1], [1, 1]]
+for layout in (torch.contiguous_format, torch.channels_last):
+    x, weight = x.to(memory_format=layout), torch.rand(8, 8, 3, 3).bfloat16().to(memory_format=layout)
+    y = torch.ops.mkldnn._convolution_pointwise(x, weight, weight[:, 0, 0, 0], *plain, 1, "relu", [], "")
+    torch.ops.aten.convolution_backward(y, x, weight, None, *plain, False, [0, 0], 1, [True, False, False])
+print("fused", flush=True)
 """
 
 
+class CpuBfloat16(NamedTuple):
+    """What this CPU does in bfloat16. trouble: why nothing runs, or None; fused: whether the attack's fused convolutions do."""
+
+    trouble: str | None
+    fused: bool
+
+
+@functools.cache
+def cpu_bfloat16() -> CpuBfloat16:
+    """Tried once in a process of its own, since on some CPUs such a convolution kills the process."""
+    probe = subprocess.run(
+        [sys.executable, "-c", _BFLOAT16_PROBE], capture_output=True, text=True, check=False
+    )
+    passed = probe.stdout.split()
+    if "plain" in passed:
+        return CpuBfloat16(None, "fused" in passed)
+    if probe.returncode == -signal.SIGILL:
+        return CpuBfloat16(
+            "bfloat16 convolutions die with SIGILL on this CPU; "
+            "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment",
+            False,
+        )
+    return CpuBfloat16(f"a bfloat16 convolution failed on this CPU (status {probe.returncode})", False)
+
+
 def bfloat16_trouble(device: torch.device) -> str | None:
-    """Why bfloat16 does not work on `device`, or None. Tried in a process of its own, since on some CPUs it kills it."""
+    """Why bfloat16 does not work on `device`, or None."""
     if device.type == "cuda":
         return (
             None if torch.cuda.is_bf16_supported() else "this GPU has no bfloat16 (it needs Ampere or later)"
         )
+    return cpu_bfloat16().trouble if device.type == "cpu" else None
+
+
+def bfloat16_kernels(device: torch.device) -> str:
+    """Which convolutions a bfloat16 run gets on `device`, in words: they differ from one CPU to the next."""
     if device.type != "cpu":
-        return None
-    probe = subprocess.run([sys.executable, "-c", _BFLOAT16_PROBE], capture_output=True, check=False)
-    if probe.returncode == 0:
-        return None
-    if probe.returncode == -signal.SIGILL:
-        return (
-            "bfloat16 convolutions die with SIGILL on this CPU; "
-            "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment"
-        )
-    return f"a bfloat16 convolution failed on this CPU (status {probe.returncode})"
+        return "bfloat16"
+    if cpu_bfloat16().fused:
+        return "bfloat16 with oneDNN's fused convolutions"
+    return "bfloat16 with torch's plain convolutions: oneDNN has none for this CPU (no AVX-512), so float32 is faster"

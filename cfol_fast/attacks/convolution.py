@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.machine import cpu_bfloat16
 
 # Below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for channels_last:
 # 12.6 ms against 20 ms for 512 channels on 4x4 maps; from 8x8 on they are equal or slower.
@@ -95,7 +96,7 @@ def convolution(x: Tensor, layer: FrozenConvolution) -> Tensor:
 
 
 def _runs_fused(x: Tensor) -> bool:
-    """Whether the layer runs on oneDNN and our op: on the CPU, outside of torch.compile."""
+    """Whether the layer runs on oneDNN and our op: on the CPU, outside of torch.compile, in a precision this CPU has there."""
     return (
         _fused_op is not None
         and x.device.type == "cpu"
@@ -103,6 +104,7 @@ def _runs_fused(x: Tensor) -> bool:
         and x.dim() == 4
         and x.numel() > 0
         and not torch.compiler.is_compiling()
+        and (x.dtype == torch.float32 or cpu_bfloat16().fused)
     )
 
 

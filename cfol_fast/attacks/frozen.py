@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks.tracing import plan_for
+from cfol_fast.errors import InputError
+from cfol_fast.machine import bfloat16_trouble
 
 Network = Callable[[Tensor], Tensor]
 
@@ -50,6 +52,8 @@ def frozen(
     if dtype is None and has_autocast and torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
     lower = dtype if dtype in (torch.bfloat16, torch.float16) else None
+    if lower is torch.bfloat16 and (trouble := bfloat16_trouble(device)):
+        raise InputError(trouble)
     precision: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if has_autocast and (lower is not None or torch.is_autocast_enabled(device.type)):
         precision = torch.autocast(device.type, lower, enabled=lower is not None)

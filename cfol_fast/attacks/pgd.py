@@ -62,6 +62,8 @@ class PGD(Attack):
             raise InputError(f"restarts must be an integer of at least 1, got {restarts!r}")
         if restarts > 1 and not random_start:
             raise InputError(f"{restarts} restarts without a random start would all be the same")
+        if dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
+            raise InputError(f"dtype must be torch.float32, torch.bfloat16 or torch.float16, got {dtype}")
         self.eps, self.step, self.steps = eps, step, steps
         self.random_start, self.start_radius = random_start, start_radius
         self.norm, self.loss, self.restarts = norm, loss, restarts

@@ -62,7 +62,7 @@ def examine() -> dict[str, Any]:
     """All findings, ready for JSON."""
     import torch
 
-    from cfol_fast.machine import bfloat16_trouble, versions, why_no_cuda
+    from cfol_fast.machine import bfloat16_kernels, bfloat16_trouble, versions, why_no_cuda
 
     native = _native()
     cuda_trouble = why_no_cuda() if native["works"] else "the native library does not load"
@@ -80,6 +80,7 @@ def examine() -> dict[str, Any]:
             "threads": torch.get_num_threads(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "bfloat16_trouble": bfloat16_trouble(torch.device("cpu")),
+            "bfloat16_kernels": bfloat16_kernels(torch.device("cpu")),
         },
         "extras": {name: _extra(name) for name in EXTRAS},
         "free_disk_bytes": shutil.disk_usage(os.getcwd()).free,
@@ -152,7 +153,7 @@ def describe(findings: dict[str, Any]) -> str:
         line(True, f"CPU: {cpu['cores']} cores, {cpu['threads']} threads in use, {cpu['instructions']}")
     )
     trouble = cpu["bfloat16_trouble"]
-    lines.append(line(trouble is None, "bfloat16 on the CPU" if trouble is None else trouble))
+    lines.append(line(trouble is None, cpu["bfloat16_kernels"] if trouble is None else trouble))
     lines.append(line(True, f"{findings['free_disk_bytes'] / 2**30:.0f} GiB free in {os.getcwd()}"))
     lines += ["", "optional parts"]
     for name, extra in findings["extras"].items():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks, methods, objectives, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
-from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic
+from cfol_fast.machine import arithmetic, bfloat16_kernels, bfloat16_trouble, check_same_arithmetic
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
@@ -100,14 +100,18 @@ class Trainer:
         self.epochs = config.epochs or 0
         self.steps_per_epoch = config.steps_per_epoch or max(1, round(len(images.labels) / config.batch_size))
         self.steps = self.steps_per_epoch * self.epochs
+        self.draws = self.steps * config.batch_size
 
         self.model = new_model(images.spec, config, self.device)
         self.forward: Callable[[Tensor], Tensor] = (
             compiled(self.model, self.device) if config.compile else self.model
         )
         self.sampler = method.sampler(
-            images.labels, k, config.params, config.seed, self.device, previous, self.steps
+            images.labels, k, config.params, config.seed, self.device, previous, self.draws
         )
+        if isinstance(config.params.get("eta"), str):
+            # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a resumed run is compared with.
+            config.params["eta"] = getattr(self.sampler, "eta", None)
         self.batches = Batches(self.sampler, images.train, config.batch_size)
         self.attack = training_attack(self.model, config)
         self.objective = method.objective(config.params, k)
@@ -119,6 +123,8 @@ class Trainer:
         self.folder = folder or Path(config.out or "")
         self.store, self.log = CheckpointStore(self.folder), MetricsLog(self.folder)
         self.progress = progress or Progress(quiet=True)
+        if config.precision == "bfloat16":
+            self.progress.say(bfloat16_kernels(self.device))
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
         # Fails when the folder is not the run's any more.
