@@ -169,16 +169,18 @@ class Feed(EpochIterator):
 
     The trainer's thread calls `push` (or `finish`) and then `pull`, alternately, after `lag` calls of `push` alone. The two
     threads share Python's lock, so what this one does for a batch is made beforehand wherever it can be.
-    cuda: the indices come from a GPU, or the pixels go to one.
+    device: the GPU that the indices come from and the pixels go to, or None.
     """
 
     current_batch_slot: int
 
-    def __init__(self, loader: Loader, width: int, lag: int, cuda: bool, threads: int) -> None:
+    def __init__(
+        self, loader: Loader, width: int, lag: int, device: torch.device | None, threads: int
+    ) -> None:
         # In flight: lag + 1 batches, and the row of the batch handed out last, which the thread frees when it takes the next.
-        rows = torch.empty((lag + 2, width), dtype=torch.int64, pin_memory=cuda)
+        rows = torch.empty((lag + 2, width), dtype=torch.int64, pin_memory=device is not None)
         self._rows, self._indices = list(rows), list(rows.numpy())
-        self._cuda = cuda
+        self._device = device
         self._copied: list[Any] = [None] * len(rows)
         self._threads, self._limit = threads, int(loader.reader.num_samples)
         self._ring = IndexRing(rows.numpy())
@@ -206,11 +208,13 @@ class Feed(EpochIterator):
         if len(idx) != len(row):
             row, fitting = row[: len(idx)], idx[: len(row)]
         row.copy_(fitting, non_blocking=True)
-        if self._cuda:
+        if self._device is not None:
             # Also for indices that are here already: FFCV's memory is pinned, so the pixels of an earlier batch may still be on
             # their way from where this one will be decoded to. That copy was queued before this event.
-            self._copied[slot] = torch.cuda.Event()
-            self._copied[slot].record()
+            # The stream is that of the feed's own device: the current device may be another one, on whose stream nothing of this
+            # is queued. blocking: the loader's thread sleeps while it waits and leaves the core to the trainer.
+            self._copied[slot] = torch.cuda.Event(blocking=True)
+            self._copied[slot].record(torch.cuda.current_stream(self._device))
         self._ring.commit(len(idx))
 
     def finish(self) -> None:

@@ -59,13 +59,14 @@ class FFCVSource:
                 f"{self.file.path} has images of different sizes: the source needs size=(height, width) of the batches"
             )
         self.lag = lag
-        self.device = torch.device(device or "cpu")
+        self.rng = ops.new_rng(seed, device)
+        # With its number: "cuda" alone would be whichever device is current later.
+        self.device = self.rng.device
         self.classes: list[str] = list(self.file.description["classes"])
         self.channels = self.file.channels
         self.augment, self.dtype, self.channels_last = augment, dtype, channels_last
         self._subset = None if subset is None else subset.to(self.device)
         self.labels = self._of_my_images(self.file.labels)
-        self.rng = ops.new_rng(seed, self.device)
         self.fault = ops.new_fault(self.device)
         # (n, 2) where the images have different sizes
         self._sizes: Tensor | None = None
@@ -98,15 +99,15 @@ class FFCVSource:
     def _run(self, draw: Draw, steps: int, lag: int, augment: ops.Augment | None) -> Generator[Batch]:
         if steps < 1:
             return
-        drawn = deque([draw()])
-        feed = self._start(len(drawn[0]), lag, drawn[0].is_cuda)
+        drawn = deque([self._here(draw())])
+        feed = self._start(len(drawn[0]), lag, self._gpu(drawn[0]))
         try:
             feed.push(self._rows(drawn[0]))
             left = steps - 1
             for step in range(steps):
                 # Before the first batch the lag is filled; after that one batch is drawn for each one given.
                 for _ in range(min(left, lag if step == 0 else 1)):
-                    drawn.append(draw())
+                    drawn.append(self._here(draw()))
                     feed.push(self._rows(drawn[-1]))
                     left -= 1
                 if left == 0:
@@ -118,7 +119,15 @@ class FFCVSource:
             feed.close()
             self._feeds.remove(feed)
 
-    def _start(self, width: int, lag: int, cuda: bool) -> Any:
+    def _here(self, idx: Tensor) -> Tensor:
+        """Indices from another GPU come to this source's: its stream is the one that the feed waits for."""
+        return idx.to(self.device) if idx.is_cuda and self.device.type == "cuda" else idx
+
+    def _gpu(self, idx: Tensor) -> torch.device | None:
+        """The GPU that the pixels go to or, where they stay here, that the indices come from."""
+        return next((d for d in (self.device, idx.device) if d.type == "cuda"), None)
+
+    def _start(self, width: int, lag: int, gpu: torch.device | None) -> Any:
         with using_ffcv():
             from cfol_fast.data import ffcv_feed
 
@@ -129,7 +138,7 @@ class FFCVSource:
                     "this source is feeding already: end that loop first, or open a second source"
                 )
             threads = ffcv_feed.threads_for(self.file, width, self._loader.num_workers)
-            feed = ffcv_feed.Feed(self._loader, width, lag, cuda or self.device.type == "cuda", threads)
+            feed = ffcv_feed.Feed(self._loader, width, lag, gpu, threads)
         self._feeds.append(feed)
         return feed
 

@@ -463,28 +463,3 @@ def test_a_jpeg_is_decoded_as_pillow_does(tmp_path):
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         # Two versions of the same decoder.
         assert ((x[0] * 255).round() - pixels).abs().max() <= 8
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("lag", [0, 1])
-def test_on_a_gpu_the_batches_are_the_resident_source_s(mini, mini_beton, lag):
-    draw = drawn(1)
-    ours = data.FFCVSource(mini_beton, lag=lag, augment=EVERYTHING, device="cuda", seed=7).feed(
-        lambda: draw().cuda(), 6
-    )
-    again = drawn(1)
-    other = data.ResidentSource(mini.train, augment=EVERYTHING, device="cuda", seed=7)
-    assert equal(ours, other.feed(lambda: again().cuda(), 6))
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_pixels_on_their_way_are_not_overwritten(mini, mini_beton):
-    """Indices drawn on the CPU, and a GPU that is far behind."""
-    ours = data.FFCVSource(mini_beton, lag=1, device="cuda").feed(drawn(1), 20)
-    batches = []
-    for batch in ours:
-        torch.cuda._sleep(20_000_000)
-        batches.append(batch)
-    again = drawn(1)
-    other = data.ResidentSource(mini.train, device="cuda")
-    assert equal(batches, other.feed(lambda: again().cuda(), 20))
