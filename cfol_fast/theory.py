@@ -18,9 +18,6 @@ from torch import Tensor, nn
 
 from cfol_fast.errors import InputError
 
-# The run that the paper's step sizes belong to: CIFAR-10, 200 epochs of 40,000 examples (20 % held out) in batches of 128.
-REFERENCE_STEPS = 200 * math.ceil(40_000 / 128)
-
 
 def step_size(k: int, C: float | None = None) -> float:
     """The bandit's step size of Theorem 1, sqrt(log k / (4 k C)), at most 1 / (2 k).
@@ -29,31 +26,6 @@ def step_size(k: int, C: float | None = None) -> float:
     """
     C = _mistakes(k, C)
     return math.sqrt(math.log(k) / (4 * k * C))
-
-
-def scaled_step_size(eta: float, steps: int, reference_steps: int = REFERENCE_STEPS) -> float:
-    """`eta`, tuned for a run of `reference_steps`, for one of `steps`: proportional to 1 / sqrt(T), as in the theorem.
-
-    The paper goes this way for Imagenette: about five times fewer steps, eta 2.5 times larger (appendix C).
-    """
-    if steps < 1 or reference_steps < 1:
-        raise InputError(f"steps must be at least 1, got {min(steps, reference_steps)}")
-    return eta * math.sqrt(reference_steps / steps)
-
-
-def choose_step_size(
-    eta: float | str, k: int, C: float | None = None, steps: int | None = None, tuned: float = 2e-6
-) -> float:
-    """The step size meant by `eta`: a positive number, "theory" (`step_size`) or "scaled" (`tuned` for `steps`)."""
-    if eta == "theory":
-        return step_size(k, C)
-    if eta == "scaled":
-        if steps is None:
-            raise ValueError("eta='scaled' needs the number of training steps: pass steps=")
-        return scaled_step_size(tuned, steps)
-    if not isinstance(eta, (int, float)) or not 0 < eta < math.inf:
-        raise InputError(f"eta must be a positive number, 'theory' or 'scaled', got {eta!r}")
-    return float(eta)
 
 
 class WorstClassBound(float):

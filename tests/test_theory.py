@@ -22,12 +22,6 @@ def test_the_step_size_of_the_theorem() -> None:
     assert theory.step_size(10) == theory.step_size(10, 1.0) == pytest.approx(1 / 20)  # C is at least k log k
 
 
-def test_shorter_runs_take_larger_steps() -> None:
-    assert theory.scaled_step_size(2e-6, 250, 1000) == pytest.approx(4e-6)
-    five_times_fewer = theory.scaled_step_size(2e-6, theory.REFERENCE_STEPS // 5)
-    assert 2 < five_times_fewer / 2e-6 < 2.5  # the paper rounds up to 2.5 for Imagenette
-
-
 def test_the_bound_is_the_sum_of_its_named_terms() -> None:
     bound = worst_class_bound(C=100, T=10_000, k=10, delta=0.05, n=50)
     log = math.log(2 * 10 / 0.05)
@@ -233,7 +227,6 @@ def test_averaged_logits_are_a_model_of_their_own() -> None:
     [
         (lambda: theory.step_size(1, 10), "k must be at least 2 classes, got 1"),
         (lambda: theory.step_size(10, -5), "C must be a positive number of mistakes, got -5"),
-        (lambda: theory.scaled_step_size(1e-6, 0), "steps must be at least 1, got 0"),
         (lambda: worst_class_bound(10, 0, 2, 0.1, 5), "T and n must be at least 1, got T = 0, n = 5"),
         (lambda: worst_class_bound(10, 100, 2, 1.0, 5), r"delta must be in \(0, 1\), got 1.0"),
         (lambda: theory.cvar_alpha(0, 5), r"gamma must be in \(0, 1\], got 0"),

@@ -50,7 +50,10 @@ def identity(completed: TrainConfig) -> dict[str, Any]:
 
 
 def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
-    """The settings that make `now` another run than `before`, each with its two values; empty when they are the same run."""
+    """The settings that make `now` another run than `before`, each with its two values; empty when they are the same run.
+
+    A step size that is given by a word ("auto") is a number as soon as the data is there; until then it differs from no number.
+    """
     old, new = to_dict(before), to_dict(now)
     old_settings, new_settings = essential_settings(old), essential_settings(new)
     old_values, new_values = flatten(old), flatten(new)
@@ -58,4 +61,5 @@ def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
         f"{key} (was {old_values.get(key)!r}, now {new_values.get(key)!r})"
         for key in sorted(old_settings.keys() | new_settings.keys())
         if old_settings.get(key) != new_settings.get(key)
+        and not (key == "params.eta" and isinstance(new_values.get(key), str) and key in old_settings)
     ]

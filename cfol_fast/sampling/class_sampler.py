@@ -7,14 +7,16 @@ favour the easy classes: see docs/differences.md.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cfol_fast import ops, theory
+from cfol_fast import ops
 from cfol_fast.errors import InputError
+from cfol_fast.sampling import step_size
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
 
@@ -22,8 +24,8 @@ from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_
 class ClassSampler(IndexSampler):
     """Draws classes more often the more the model gets them wrong.
 
-    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size, or "theory" (with the
-    mistake bound `C`), or "scaled" (with the number of training `steps`). gamma: the share of `base` in p. prior: the q
+    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size; "auto", for a run that will
+    draw `draws` examples (steps times batch size); or "theory", with the mistake bound `C`. gamma: the share of `base` in p. prior: the q
     of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
     variants UU, EU and EE of the paper's imbalance table are (prior, base). reweight: draw classes uniformly and ask for
     losses weighted with k * p[y] instead.
@@ -42,18 +44,24 @@ class ClassSampler(IndexSampler):
         *,
         num_classes: int | None = None,
         C: float | None = None,
-        steps: int | None = None,
+        draws: int | None = None,
     ) -> None:
         self.gamma = checked_gamma(gamma)
         self.classes = classes_of(labels, num_classes, device)
         super().__init__(self.classes.size, seed, self.classes.offsets.device)
         self.k = self.classes.count
-        self.eta = theory.choose_step_size(eta, self.k, C, steps)
         self.reweight = reweight
+        automatic = None if draws is None else self.automatic_eta(draws)
+        self.eta = step_size.choose(eta, self.k, C, automatic)
         self.base = distribution(base, self.classes, "base")
-        self.w = distribution(prior, self.classes, "prior").log()
+        self._prior = distribution(prior, self.classes, "prior")
+        self.w = self._prior.log()
         self._uniform = distribution("uniform", self.classes, "uniform")
         self._drawn: Tensor | None = None
+
+    def automatic_eta(self, draws: int) -> float:
+        """What "auto" means for a run that will draw so many examples."""
+        return step_size.for_classes(self.k, draws, (1.0 if self.reweight else self.gamma) / self.k)
 
     @property
     def p(self) -> Tensor:
@@ -108,6 +116,56 @@ class ClassSampler(IndexSampler):
     def weight(self, y: Tensor) -> Tensor | None:
         """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself follows p."""
         return self.k * self.p[y] if self.reweight else None
+
+    def outlook(self, draws: int) -> list[str]:
+        """What p can reach in a run of so many draws, and a warning where that is next to nothing."""
+        k, lead = self.k, step_size.GAP * self.eta * draws
+
+        def p_at(lead: float) -> float:
+            return self.gamma / k + (1 - self.gamma) * step_size.softmax_share(k, lead)
+
+        said = [
+            f"bandit: eta {self.eta:.3g}, {draws:,} draws: the p of a class that fails {step_size.GAP:.0%} more often than the others "
+            f"goes from {1 / k:.3g} to {p_at(lead / 2):.3g} at half of the run and {p_at(lead):.3g} at its end (at most {p_at(math.inf):.3g})"
+        ]
+        automatic = self.automatic_eta(draws)
+        if self.eta < automatic / 5:
+            said.append(
+                f"warning: with eta {self.eta:.3g} the bandit hardly moves in so short a run; --set eta=auto takes {automatic:.3g}"
+            )
+        return said
+
+    def review(self, history: list[list[float]]) -> list[str]:
+        """Whether p hardly moved or was at its cap in the run that ends, and which eta to try. history: p after every epoch."""
+        prior, q, k = self._prior, self.q, self.k
+        # How far the class that gained most is ahead of the others together, beyond where it began.
+        gained = int((q / prior).argmax())
+        odds = [float(each[gained] / (1 - each[gained])) for each in (prior, q)] if k > 1 else [1.0, 1.0]
+        lead = math.log(odds[1] / odds[0]) if odds[1] < math.inf else math.inf
+        capped = [
+            max(
+                (value - self.gamma * base) / (1 - self.gamma)
+                for value, base in zip(p, self.base.tolist(), strict=True)
+            )
+            > 0.95
+            for p in history
+            if self.gamma < 1
+        ]
+        cap = self.gamma * float(self.base[gained]) + 1 - self.gamma
+        if sum(capped) > len(capped) / 2:
+            what = f"p of one class was at its cap of {cap:.3g} in {sum(capped)} of {len(capped)} epochs"
+            smaller = self.eta * step_size.target_lead(k) / lead if lead < math.inf else self.eta / 10
+            return [
+                f"bandit: {what}: a smaller eta lets it follow the errors, try --set eta={min(smaller, self.eta / 2):.2g}"
+            ]
+        if lead < 0.1 * step_size.target_lead(k) and self.gamma < 1:
+            most = (1.0 if self.reweight else self.gamma) / k
+            larger = min(self.eta * step_size.target_lead(k) / max(lead, 1e-3), 100 * self.eta, most)
+            moved = f"bandit: p hardly moved, to {float(self.p.max()):.3g} at most"
+            if larger < 2 * self.eta:
+                return [f"{moved}: no class failed much more often than the others, or the run was too short"]
+            return [f"{moved}: try --set eta={larger:.2g}"]
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         state = {

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cfol_fast import ops, theory
+from cfol_fast import ops
+from cfol_fast.sampling import step_size
 from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
 
 
 class ExampleSampler(IndexSampler):
     """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
 
-    n: the number of examples. eta: the adversary's step size, or "theory" (with the mistake bound `C`), or "scaled" (with
-    the number of training `steps`). Draw and update cost O(log n) per example on the CPU.
+    n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws` examples (steps times
+    batch size); or "theory", with the mistake bound `C`. Draw and update cost O(log n) per example on the CPU.
     """
 
     def __init__(
@@ -28,15 +30,20 @@ class ExampleSampler(IndexSampler):
         device: torch.device | str | None = None,
         *,
         C: float | None = None,
-        steps: int | None = None,
+        draws: int | None = None,
     ) -> None:
         self.gamma = checked_gamma(gamma)
         super().__init__(n, seed, device)
-        self.eta = theory.choose_step_size(eta, n, C, steps, tuned=1e-7)
+        automatic = None if draws is None else self.automatic_eta(draws)
+        self.eta = step_size.choose(eta, n, C, automatic)
         self.tree = ops.sum_tree_new(n, device)
         self._drawn: Tensor | None = None
         # (n,) float64: the probability that each index was last drawn with by an iterator
         self._iterated: Tensor | None = None
+
+    def automatic_eta(self, draws: int) -> float:
+        """What "auto" means for a run that will draw so many examples."""
+        return step_size.for_examples(draws, self.gamma / self.size)
 
     def draw(self, n: int) -> Tensor:
         idx, self._drawn = ops.sum_tree_draw(self.tree, self.gamma, self.rng, n)
@@ -78,6 +85,35 @@ class ExampleSampler(IndexSampler):
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         self.update(idx, loss, ticket)
+
+    def outlook(self, draws: int) -> list[str]:
+        """What the weights can reach in a run of so many draws, and a warning where that is next to nothing."""
+        lead, automatic = self.eta * draws, self.automatic_eta(draws)
+        said = [
+            f"bandit: eta {self.eta:.3g}, {draws:,} draws: an example that is always wrong ends with "
+            f"{step_size.times(lead)} times the weight of one that never is"
+        ]
+        if self.eta < automatic / 20:
+            said.append(
+                f"warning: with eta {self.eta:.3g} the bandit hardly moves in so short a run; --set eta=auto takes {automatic:.3g}"
+            )
+        return said
+
+    def review(self, history: list[list[float]]) -> list[str]:
+        """Whether the weights hardly moved or one example took them all, and which eta to try."""
+        w = self.tree.w
+        lead = float(w.max() - w.min()) * ops.sum_tree.WEIGHT_UNIT
+        target = 2 * math.log(2)
+        larger = min(self.eta * target / max(lead, 1e-3), 100 * self.eta, self.gamma / self.size)
+        if lead < 0.1 * target and larger > 2 * self.eta:
+            return [
+                f"bandit: weights hardly moved, the largest is {step_size.times(lead)} times the least: try --set eta={larger:.2g}"
+            ]
+        if lead > math.log(self.size):
+            return [
+                f"bandit: single examples have {step_size.times(lead)} times the weight of others: try --set eta={self.eta * target / lead:.2g}"
+            ]
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         state = {

@@ -60,6 +60,14 @@ class IndexSampler(Sampler[int], ABC):
         """The distribution over classes that is drawn from or weighted with: (k,) float64, or None if there is none."""
         return None
 
+    def outlook(self, draws: int) -> list[str]:
+        """What the sampler can do in a run of so many draws, for the start of the run; nothing where it does not learn."""
+        return []
+
+    def review(self, history: list[list[float]]) -> list[str]:
+        """What was wrong with its settings, at the end of a run. history: p after every epoch."""
+        return []
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything the next draw depends on. An iterator in the middle of a pass is not part of it."""

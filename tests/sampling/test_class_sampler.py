@@ -196,7 +196,7 @@ def test_the_step_size_may_be_named() -> None:
     s = make(eta="theory", C=1000)
     assert s.eta == pytest.approx(math.sqrt(math.log(4) / (4 * 4 * 1000)))
     assert make(eta="theory").eta == pytest.approx(1 / 8)  # C = k log k, the largest step allowed
-    assert make(eta="scaled", steps=62_600).eta == pytest.approx(2e-6)
+    assert make(eta="auto", draws=10_000).eta == pytest.approx(2 * math.log(3) / (0.4 * 10_000))
 
 
 def test_labels_come_from_tensors_sequences_and_data_sets() -> None:
@@ -217,11 +217,12 @@ def test_labels_come_from_tensors_sequences_and_data_sets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eta": 0.0}, "eta must be a positive number, 'theory' or 'scaled', got 0.0"),
+        ({"eta": 0.0}, "eta must be a positive number, 'auto' or 'theory', got 0.0"),
         ({"eta": -1e-3}, "eta must be a positive number"),
         ({"eta": math.nan}, "eta must be a positive number"),
         ({"eta": "fast"}, "got 'fast'"),
-        ({"eta": "scaled"}, "needs the number of training steps"),
+        ({"eta": "auto"}, "pass draws="),
+        ({"eta": "auto", "draws": 0}, "draws must be a whole number of at least 1, got 0"),
         ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0.0"),
         ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
         ({"prior": "even"}, "prior must be 'uniform', 'empirical' or 4 probabilities, got 'even'"),

@@ -137,4 +137,4 @@ def test_bad_input_is_refused() -> None:
 
 def test_the_step_size_may_be_named() -> None:
     assert ExampleSampler(100, eta="theory").eta == pytest.approx(1 / 200)
-    assert ExampleSampler(100, eta="scaled", steps=626).eta == pytest.approx(1e-6)
+    assert ExampleSampler(100, eta="auto", draws=626).eta == pytest.approx(2 * math.log(2) / 626)

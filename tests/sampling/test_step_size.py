@@ -1,0 +1,156 @@
+"""eta="auto": from the length of the run, so that the bandit does something in a short one and is not led by chance."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cfol_fast import methods
+from cfol_fast.sampling import ClassSampler, ExampleSampler, step_size
+from cfol_fast.sampling.index_sampler import IndexSampler
+
+BATCH = 128
+CLASSES = [2, 3, 10, 100, 1000]
+STEPS = [100, 1_000, 10_000, 100_000, 1_000_000]
+
+
+def sampler(k: int, **options: object) -> ClassSampler:
+    return ClassSampler(torch.arange(k), **options)
+
+
+def expected_p(bandit: ClassSampler, errors: torch.Tensor, draws: int) -> torch.Tensor:
+    """p after so many draws, with the expected update: each draw adds eta times the error of every class."""
+    q = torch.softmax(bandit.eta * errors * draws, 0)
+    return bandit.gamma / bandit.k + (1 - bandit.gamma) * q
+
+
+def simulate(bandit: IndexSampler, errors: torch.Tensor, steps: int) -> None:
+    """The sampler itself, with mistakes drawn by each class's error."""
+    noise = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        y = bandit.draw(BATCH)
+        wrong = torch.rand(BATCH, generator=noise) < errors[y]
+        bandit.observe(y, y, wrong, bandit.ticket())
+
+
+def class_errors(k: int) -> torch.Tensor:
+    errors = torch.full((k,), 0.4)
+    errors[k // 2] = 0.8
+    return errors
+
+
+def test_the_rule_fits_the_paper_s_run_and_the_demo() -> None:
+    assert step_size.for_classes(10, 62_600 * 128, 0.05) == pytest.approx(1.4e-6, rel=0.03)
+    assert step_size.for_classes(10, 12 * 39 * 128, 0.05) == pytest.approx(1.8e-4, rel=0.03)
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("k", CLASSES)
+def test_the_worst_class_gets_half_of_the_softmax_in_half_of_the_run(k: int, steps: int) -> None:
+    draws = steps * BATCH
+    bandit = sampler(k, eta="auto", draws=draws)
+    halfway, end = (float(expected_p(bandit, class_errors(k), n)[k // 2]) for n in (draws // 2, draws))
+    if bandit.eta == pytest.approx(0.5 / k):
+        # Too few draws for so many classes to tell them apart.
+        assert draws < 5 * k * math.log(k) / 0.5
+        assert 1 / k < halfway < end
+    else:
+        share = 2 / 3 if k == 2 else 1 / 2
+        assert halfway == pytest.approx(0.5 / k + 0.5 * share, rel=1e-3)
+        assert end > halfway
+
+
+@pytest.mark.parametrize("method", ["cfol", "cfol-reweighted", "group-dro"])
+@pytest.mark.parametrize(
+    ("k", "steps"), [(2, 100), (3, 300), (10, 100), (10, 1000), (100, 1000), (1000, 1000)]
+)
+def test_the_class_bandits_themselves_find_the_worst_class(method: str, k: int, steps: int) -> None:
+    row = methods.get(method)
+    bandit = row.sampler(torch.arange(k), k, {"eta": "auto"}, draws=steps * BATCH)
+    simulate(bandit, class_errors(k), steps)
+    p = bandit.p
+    assert p is not None
+    assert int(p.argmax()) == k // 2
+    start = 1 / k
+    assert float(p[k // 2]) > start + 0.3 * (1 - start) * (1 - bandit.gamma)
+
+
+def test_a_mistake_never_moves_a_class_by_more_than_the_lemma_allows() -> None:
+    bandit = sampler(1000, eta="auto", draws=100 * BATCH)
+    assert bandit.eta == pytest.approx(bandit.gamma / 1000)
+    # The reweighted bandit draws uniformly: a mistake is divided by 1/k and not by gamma/k.
+    assert sampler(1000, eta="auto", draws=100, reweight=True).eta == pytest.approx(1 / 1000)
+
+
+@pytest.mark.parametrize("epochs", [5, 50, 500])
+def test_the_example_bandit_gives_hard_examples_four_times_the_weight(epochs: int) -> None:
+    n = 64
+    errors = torch.zeros(n)
+    errors[: n // 8] = 1.0
+    steps = epochs * n // BATCH + 1
+    bandit = ExampleSampler(n, eta="auto", draws=steps * BATCH)
+    simulate(bandit, errors, steps)
+    w = bandit.tree.w.double() * 2.0**-36
+    factor = float((w[: n // 8].mean() - w[n // 8 :].mean()).exp())
+    assert factor == pytest.approx(4, rel=0.35)
+
+
+def test_data_sets_that_are_not_the_paper_s_follow_the_length_of_the_run() -> None:
+    for name in ("cfol", "cfol-reweighted", "fol", "group-dro"):
+        row = methods.get(name)
+        assert row.params(dataset="folder")["eta"] == "auto"
+        assert row.params(dataset="folder", given={"eta": "1e-5"})["eta"] == 1e-5
+        for paper in methods.PAPER_DATA_SETS:
+            assert isinstance(row.params(dataset=paper)["eta"], float)
+    kept = {
+        name: methods.get(name).params(dataset="fashion-mini")["eta"] for name in ("cfol", "fol", "group-dro")
+    }
+    assert kept == {"cfol": 1e-4, "fol": 5e-6, "group-dro": 8e-5}
+
+
+def test_at_the_start_it_is_said_what_p_can_reach() -> None:
+    (line,) = sampler(10, eta="auto", draws=48_000).outlook(48_000)
+    assert "from 0.1 to 0.3 at half of the run and 0.5 at its end (at most 0.55)" in line
+    _, warning = sampler(10, eta=2e-6).outlook(48_000)
+    assert "--set eta=auto takes 0.000229" in warning
+    assert len(sampler(10, eta=2e-6).outlook(62_600 * 128)) == 1
+    (line,) = ExampleSampler(5000, eta="auto", draws=48_000).outlook(48_000)
+    assert "ends with 4 times the weight" in line
+    assert len(ExampleSampler(5000, eta=1e-7).outlook(48_000)) == 2
+
+
+def run_of(bandit: IndexSampler, errors: torch.Tensor, epochs: int = 5, steps: int = 20) -> list[str]:
+    history = []
+    for _ in range(epochs):
+        simulate(bandit, errors, steps)
+        history.append([] if bandit.p is None else bandit.p.tolist())
+    return bandit.review(history)
+
+
+def suggested(line: str) -> float:
+    return float(line.partition("eta=")[2])
+
+
+def test_at_the_end_it_is_said_that_p_hardly_moved_and_which_eta_to_try() -> None:
+    (line,) = run_of(sampler(10, eta=2e-6), class_errors(10))
+    assert "hardly moved" in line
+    assert suggested(line) > 1e-4
+    assert run_of(sampler(10, eta="auto", draws=100 * BATCH), class_errors(10)) == []
+    (line,) = run_of(ExampleSampler(64, eta=1e-8), (torch.arange(64) < 8).float())
+    assert "hardly moved" in line
+    assert suggested(line) > 1e-7
+
+
+def test_at_the_end_it_is_said_that_p_was_at_its_cap_and_which_eta_to_try() -> None:
+    (line,) = run_of(sampler(10, eta=0.05), class_errors(10))
+    assert "at its cap of 0.55" in line
+    assert 1e-4 < suggested(line) <= 0.025
+    (line,) = run_of(ExampleSampler(64, eta=0.01), (torch.arange(64) < 8).float())
+    assert "single examples" in line
+    assert 1e-5 < suggested(line) < 0.005
+
+
+def test_a_bandit_that_mixes_alone_has_nothing_to_say() -> None:
+    assert run_of(sampler(10, gamma=1.0), class_errors(10)) == []

@@ -1,0 +1,49 @@
+"""eta="auto" in a run: the number is known with the data, written to config.json, and told."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from cfol_fast.errors import InputError
+from cfol_fast.training import train
+from tests.training.tiny import tiny_config
+
+# 2 epochs of 3 steps of 16: so few draws that the lemma's limit gamma / k counts.
+NUMBER = min(2 * math.log(9) / (0.4 * 96), 0.5 / 10)
+
+
+def eta_of(run: Path) -> float:
+    return json.loads((run / "config.json").read_text())["params"]["eta"]
+
+
+def test_the_number_is_written_and_a_resumed_run_is_compared_with_it(
+    tmp_path: Path, few_images: None
+) -> None:
+    train(tiny_config(tmp_path, eta="auto"), quiet=True)
+    assert eta_of(tmp_path) == pytest.approx(NUMBER)
+    (tmp_path / "result.json").unlink()
+    train(tiny_config(tmp_path, eta="auto"), resume=True, quiet=True)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(InputError, match=r"params\.eta \(was 0\.05, now 0\.001\)"):
+        train(tiny_config(tmp_path, eta=0.001), resume=True, quiet=True)
+
+
+def test_a_number_of_another_run_is_not_taken_for_this_one_s(tmp_path: Path, few_images: None) -> None:
+    train(tiny_config(tmp_path, eta=0.001), quiet=True)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(InputError, match=r"params\.eta \(was 0\.001, now 0\.05\)"):
+        train(tiny_config(tmp_path, eta="auto"), resume=True, quiet=True)
+
+
+def test_a_run_says_what_p_can_reach_and_whether_it_moved(
+    tmp_path: Path, few_images: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny_config(tmp_path, eta=1e-6))
+    said = "".join(capsys.readouterr())
+    assert "bandit: eta 1e-06, 96 draws" in said
+    assert "warning: with eta 1e-06 the bandit hardly moves" in said
+    assert "p hardly moved, to 0.1 at most: try --set eta=" in said
