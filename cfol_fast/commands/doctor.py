@@ -12,6 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.commands.gpu_launch import driver_version, launch_trouble
+
 NAME = "doctor"
 HELP = "what was built, what is installed, what this machine can do"
 DESCRIPTION = """\
@@ -66,6 +68,8 @@ def examine() -> dict[str, Any]:
 
     native = _native()
     cuda_trouble = why_no_cuda() if native["works"] else "the native library does not load"
+    if cuda_trouble is None:
+        cuda_trouble = launch_trouble(native["cuda_compiler"], native["cuda_architectures"])
     return {
         "versions": {**versions(), "platform": platform.platform()},
         "native": native,
@@ -73,6 +77,7 @@ def examine() -> dict[str, Any]:
             "works": cuda_trouble is None,
             "trouble": cuda_trouble,
             "torch_cuda": torch.version.cuda,
+            "driver_cuda": driver_version(),
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
         "cpu": {
