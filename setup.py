@@ -24,7 +24,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 # torch 2.13 and later.
 STABLE_ABI = "0x020d000000000000"
-DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0;12.0+PTX"
+# Those that the nvcc at hand does not know are left out: below 12.8 it refuses 10.0 and 12.0, and later GPUs run the PTX of 9.0.
+DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0+PTX;10.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
 CXX_FLAGS = [
     "-std=c++20",
@@ -66,13 +67,22 @@ def toolkit_root(nvcc: str) -> Path:
     return Path(found.group(1).strip()).resolve() if found else Path(nvcc).resolve().parent.parent
 
 
-def architectures() -> list[str]:
-    given = os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES
-    return given.replace(" ", ";").strip(";").split(";")
+def architectures(nvcc: str) -> list[str]:
+    """What TORCH_CUDA_ARCH_LIST asks for, or all of our own that this nvcc knows."""
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    if given:
+        return given.replace(" ", ";").strip(";").split(";")
+    command = [nvcc, "--list-gpu-code"]
+    known = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in DEFAULT_ARCHITECTURES.split(";") if f"sm_{number_of(name)}" in known]
+
+
+def number_of(architecture: str) -> str:
+    return architecture.removesuffix("+PTX").replace(".", "")
 
 
 def gencode(architecture: str) -> str:
-    number = architecture.removesuffix("+PTX").replace(".", "")
+    number = number_of(architecture)
     code = f"[sm_{number},compute_{number}]" if architecture.endswith("+PTX") else f"sm_{number}"
     return f"-gencode=arch=compute_{number},code={code}"
 
@@ -84,7 +94,11 @@ class NinjaBuild(build_ext):
         self.nvcc = None if os.environ.get("CFOL_CUDA") == "0" else find_nvcc()
         if self.nvcc is None and os.environ.get("FORCE_CUDA") == "1":
             raise SystemExit("FORCE_CUDA=1, but no nvcc was found: set CUDA_HOME or install nvidia-cuda-nvcc")
-        kind = f"with CUDA ({self.nvcc}, {';'.join(architectures())})" if self.nvcc else "for the CPU only"
+        kind = (
+            f"with CUDA ({self.nvcc}, {';'.join(architectures(self.nvcc))})"
+            if self.nvcc
+            else "for the CPU only"
+        )
         print(f"cfol_fast: building {kind}", flush=True)
         super().run()
 
@@ -123,7 +137,7 @@ class NinjaBuild(build_ext):
             root = toolkit_root(self.nvcc)
             includes.append(root / "include")
             cxx.append("-DCFOL_WITH_CUDA")
-            flags = [*NVCC_FLAGS, *map(gencode, architectures())]
+            flags = [*NVCC_FLAGS, *map(gencode, architectures(self.nvcc))]
             rules.rule(
                 "nvcc", f"{self.nvcc} {' '.join(flags)} -MMD -MF $out.d -c $in -o $out", depfile="$out.d"
             )
@@ -146,7 +160,7 @@ class NinjaBuild(build_ext):
                 [self.nvcc, "--version"], capture_output=True, text=True, check=True
             ).stdout
             release = re.search(r"release [\d.]+", version)
-            cxx += ["-DCFOL_WITH_CUDA", quoted("CFOL_CUDA_ARCHITECTURES", ";".join(architectures()))]
+            cxx += ["-DCFOL_WITH_CUDA", quoted("CFOL_CUDA_ARCHITECTURES", ";".join(architectures(self.nvcc)))]
             cxx += [quoted("CFOL_CUDA_COMPILER", "nvcc " + (release.group(0) if release else "unknown"))]
         rules = NinjaFile()
         rules.rule("cxx", compile_command(cxx, includes), depfile="$out.d")

@@ -1,6 +1,7 @@
 """The CUDA build: made here wherever an nvcc is found (`make test` fetches one where there is none), checked without a GPU."""
 
 import os
+import runpy
 import shutil
 import struct
 import subprocess
@@ -46,8 +47,71 @@ def test_the_architectures_asked_for_are_inside():
     expected = {"sm_" + a.removesuffix("+PTX").replace(".", "") for a in asked}
     expected |= {"compute_" + a.removesuffix("+PTX").replace(".", "") for a in asked if a.endswith("+PTX")}
     assert gpu_images(LIBRARY) == expected
-    if not os.environ.get("TORCH_CUDA_ARCH_LIST"):
-        assert expected == {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120", "compute_120"}
+
+
+def images_for(capability: str, images: set[str]) -> set[str]:
+    """The images that a GPU of this capability ("sm_90") runs: code of its major at or below its minor, or PTX at or below it."""
+    number = int(capability.removeprefix("sm_"))
+    code = {
+        i for i in images if i.startswith("sm_") and int(i[3:]) // 10 == number // 10 and int(i[3:]) <= number
+    }
+    return code | {i for i in images if i.startswith("compute_") and int(i[8:]) <= number}
+
+
+@pytest.mark.nvcc
+def test_every_architecture_of_torch_finds_a_kernel():
+    flags = torch._C._cuda_getArchFlags()
+    assert flags, "this torch was built without CUDA"
+    for capability in flags.split():
+        assert images_for(capability, gpu_images(LIBRARY)), capability
+
+
+def test_which_image_a_gpu_runs():
+    assert images_for("sm_86", {"sm_80", "sm_89", "sm_90"}) == {"sm_80"}
+    assert images_for("sm_100", {"sm_90", "sm_120", "compute_120"}) == set()
+    assert images_for("sm_103", {"sm_100", "compute_90"}) == {"sm_100", "compute_90"}
+
+
+@pytest.fixture
+def setup_script(monkeypatch):
+    """What setup.py defines."""
+    monkeypatch.setattr("setuptools.setup", lambda **options: None)
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    return runpy.run_path(str(building.ROOT / "setup.py"))
+
+
+def compiler_that_knows(tmp_path: Path, *codes: str) -> str:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\n[ \"$1\" = --list-gpu-code ] && printf '%s\\n' {' '.join(codes)}\nexit 0\n")
+    nvcc.chmod(0o755)
+    return str(nvcc)
+
+
+def test_an_older_compiler_builds_what_it_knows_and_newer_gpus_run_its_ptx(tmp_path, setup_script):
+    nvcc = compiler_that_knows(tmp_path, "sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
+    chosen = setup_script["architectures"](nvcc)
+    assert chosen == ["7.5", "8.0", "8.6", "8.9", "9.0+PTX"]
+    flags = [setup_script["gencode"](name) for name in chosen]
+    assert flags[-1] == "-gencode=arch=compute_90,code=[sm_90,compute_90]"
+
+
+def test_a_compiler_that_knows_all_builds_for_ampere_to_blackwell(tmp_path, setup_script):
+    nvcc = compiler_that_knows(tmp_path, *(f"sm_{n}" for n in (75, 80, 86, 87, 89, 90, 100, 103, 120, 121)))
+    assert ";".join(setup_script["architectures"](nvcc)) == setup_script["DEFAULT_ARCHITECTURES"]
+
+
+def test_no_compiler_contracts_a_product_and_a_sum(tmp_path, setup_script):
+    """A draw must be the same on the CPU and on a GPU: neither may round once where the other rounds twice."""
+    from setuptools.dist import Distribution
+
+    command = setup_script["NinjaBuild"](Distribution())
+    command.nvcc = compiler_that_knows(tmp_path, "sm_80")
+    rules = command.ops_rules(tmp_path / "_ops.so")
+    nvcc = next(line for line in rules.splitlines() if line.startswith(f"  command = {command.nvcc}"))
+    cxx = next(line for line in rules.splitlines() if "-c $in" in line and line != nvcc)
+    assert "--fmad=false" in nvcc.split()
+    assert "-ffp-contract=off" in cxx.split()
+    assert not [flag for flag in nvcc.split() if "fast" in flag or "ftz" in flag or "prec-" in flag]
 
 
 def test_no_symbol_of_cuda_builds_of_torch_is_needed():
