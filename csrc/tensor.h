@@ -47,9 +47,12 @@ struct Cpu {
 };
 
 #if defined(CFOL_EMULATED)
+}  // namespace cfol
+extern "C" void* emulator_stream();
+namespace cfol {
 struct Cuda {  // the stand-in of tests/emu: CUDA kernels on CPU tensors
   static constexpr bool kCuda = true;
-  void* stream = nullptr;
+  void* stream = emulator_stream();
   explicit Cuda(const Tensor&) {}
 };
 #elif defined(CFOL_WITH_CUDA)

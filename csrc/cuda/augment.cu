@@ -1,13 +1,10 @@
 #include "../augment.h"
 
+#include "atomic64.h"
 #include "launch.h"
 
 namespace cfol::cuda {
 namespace {
-
-__device__ void raise_fault(int32_t* fault, int32_t bad) {
-  if (bad != 0 && fault != nullptr) atomicOr(fault, bad);
-}
 
 // The pixel at (x, y) of the cropped and flipped image.
 template <int Channels>
@@ -53,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     int32_t bad = 0;
     const SourceImage image = locate(images, idx[example], &bad);
     view = view_of(image, parameters_for(plan, example, image, frame, &bad), frame);
-    raise_fault(fault, bad);
+    raise_faults(fault, bad);
   }
   __syncthreads();
   if (view.jitter.contrast != 1.0f) {
@@ -82,16 +79,16 @@ __global__ void __launch_bounds__(kThreads)
   int32_t bad = 0;
   for (int64_t i = first_element(); i < frame.batch; i += grid_stride())
     out[i] = parameters_for(plan, i, locate(images, idx[i], &bad), frame, &bad);
-  raise_fault(fault, bad);
+  raise_faults(fault, bad);
 }
 
 template <int Channels>
 const char* launch_for(ImageStore images, const int64_t* idx, AugmentPlan plan, Frame frame, void* out, int32_t* fault,
                        void* stream) {
   if (frame.bfloat16)
-    return launch(gather_augment_kernel<Channels, uint16_t>, frame.batch, kThreads, stream, images, idx, plan, frame,
+    return launch(gather_augment_kernel<Channels, uint16_t>, frame.batch, stream, images, idx, plan, frame,
                   static_cast<uint16_t*>(out), fault);
-  return launch(gather_augment_kernel<Channels, float>, frame.batch, kThreads, stream, images, idx, plan, frame,
+  return launch(gather_augment_kernel<Channels, float>, frame.batch, stream, images, idx, plan, frame,
                 static_cast<float*>(out), fault);
 }
 
@@ -110,7 +107,7 @@ const char* gather_augment(ImageStore images, const int64_t* idx, AugmentPlan pl
 const char* augment_parameters(ImageStore images, const int64_t* idx, AugmentPlan plan, Frame frame, AugmentParameters* out,
                                int32_t* fault, void* stream) {
   if (frame.batch == 0) return nullptr;
-  return launch(augment_parameters_kernel, blocks_for(frame.batch), kThreads, stream, images, idx, plan, frame, out, fault);
+  return launch(augment_parameters_kernel, blocks_for(frame.batch), stream, images, idx, plan, frame, out, fault);
 }
 
 }  // namespace cfol::cuda

@@ -115,13 +115,13 @@ __global__ void __launch_bounds__(kThreads) gain_kernel(double* __restrict__ w, 
 
 const char* exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q,
                               int64_t* cdf, void* stream) {
-  return launch(distribution_kernel, 1, kThreads, stream, w, base, k, gamma, p, q, cdf);
+  return launch(distribution_kernel, 1, stream, w, base, k, gamma, p, q, cdf);
 }
 
 const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx,
                       int64_t* y, void* stream) {
   if (n > 0) {
-    const char* error = launch(draw_kernel, blocks_for(n), kThreads, stream, cdf, k, classes, rng, n, idx, y);
+    const char* error = launch(draw_kernel, blocks_for(n), stream, cdf, k, classes, rng, n, idx, y);
     if (error != nullptr) return error;
   }
   return advance_rng(rng, stream);
@@ -129,10 +129,9 @@ const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngSt
 
 const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                         int64_t* sums, int32_t* fault, void* stream) {
-  const char* error = launch(clear_kernel, blocks_for(k), kThreads, stream, sums, k);
-  if (error == nullptr && n > 0)
-    error = launch(collect_kernel, blocks_for(n), kThreads, stream, p, k, y, loss, n, sums, fault);
-  if (error == nullptr) error = launch(gain_kernel, 1, kThreads, stream, w, p, sums, k, eta);
+  const char* error = launch(clear_kernel, blocks_for(k), stream, sums, k);
+  if (error == nullptr && n > 0) error = launch(collect_kernel, blocks_for(n), stream, p, k, y, loss, n, sums, fault);
+  if (error == nullptr) error = launch(gain_kernel, 1, stream, w, p, sums, k, eta);
   return error;
 }
 

@@ -35,7 +35,7 @@ const char* input_gradient(const float* grad, const float* relu, const float* we
                            void* stream) {
   const int64_t n = shape.batch * shape.height() * shape.width() * shape.channels;
   if (n == 0) return nullptr;
-  return launch(input_gradient_kernel, blocks_for(n), kThreads, stream, grad, relu, weight, shape, n, result);
+  return launch(input_gradient_kernel, blocks_for(n), stream, grad, relu, weight, shape, n, result);
 }
 
 }  // namespace cfol::cuda

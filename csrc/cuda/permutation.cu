@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) permutation_kernel(const RngState* _
 
 const char* permutation(const RngState* rng, int64_t n, int64_t start, int64_t count, int64_t* out, void* stream) {
   if (count == 0) return nullptr;
-  return launch(permutation_kernel, blocks_for(count), kThreads, stream, rng, n, start, count, out);
+  return launch(permutation_kernel, blocks_for(count), stream, rng, n, start, count, out);
 }
 
 }  // namespace cfol::cuda

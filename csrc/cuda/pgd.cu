@@ -1,13 +1,10 @@
 #include "../pgd.h"
 
+#include "atomic64.h"
 #include "launch.h"
 
 namespace cfol::cuda {
 namespace {
-
-__device__ void raise_fault(int32_t* fault, bool bad) {
-  if (bad && fault != nullptr) atomicOr(fault, static_cast<int32_t>(kFaultRadius));
-}
 
 __global__ void __launch_bounds__(kThreads)
     start_linf_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
@@ -26,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
       adv[i] = start_linf(x[i], uniform01(bits[j]), radius);
     }
   }
-  raise_fault(fault, bad);
+  raise_faults(fault, bad ? int32_t{kFaultRadius} : 0);
 }
 
 // Calls body(offset, normal number) for this thread's share of an example.
@@ -55,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     const float scale = radius_l2(*rng, example, layout, value_for(eps, example, &bad)) * safe_inverse(norm);
     for_each_normal(layout, *rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
   }
-  raise_fault(fault, bad);
+  raise_faults(fault, bad ? int32_t{kFaultRadius} : 0);
 }
 
 // Width 4: one 16-byte load per array. Needs 16-byte alignment and, with a radius for each example, examples of 4*m
@@ -81,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t j = i; j < n && j < i + Width; ++j) adv[j] = step_linf(adv[j], x[j], grad[j], a, radius);
     }
   }
-  raise_fault(fault, bad);
+  raise_faults(fault, bad ? int32_t{kFaultRadius} : 0);
 }
 
 // One block per example: the gradient's norm, the perturbation's norm, the write.
@@ -106,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
       a[i] = clamp_to(xs[i] + keep * (stepped(a[i], along, g[i]) - xs[i]), 0.0f, 1.0f);
   }
-  raise_fault(fault, bad);
+  raise_faults(fault, bad ? int32_t{kFaultRadius} : 0);
 }
 
 }  // namespace
@@ -115,9 +112,8 @@ const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample
                       void* stream) {
   if (layout.batch * layout.per_example() > 0) {
     const int64_t slots = layout.batch * layout.channels * layout.quads();
-    const char* error = l2 ? launch(start_l2_kernel, layout.batch < 4096 ? layout.batch : 4096, kThreads, stream, x, adv,
-                                    layout, eps, rng, fault)
-                           : launch(start_linf_kernel, blocks_for(slots), kThreads, stream, x, adv, layout, eps, rng, fault);
+    const char* error = l2 ? launch(start_l2_kernel, blocks_of(layout.batch), stream, x, adv, layout, eps, rng, fault)
+                           : launch(start_linf_kernel, blocks_for(slots), stream, x, adv, layout, eps, rng, fault);
     if (error != nullptr) return error;
   }
   return advance_rng(rng, stream);
@@ -127,15 +123,13 @@ const char* pgd_step(float* adv, const float* x, const float* grad, ImageLayout 
                      bool l2, int32_t* fault, void* stream) {
   const int64_t per_example = layout.per_example(), n = layout.batch * per_example;
   if (n == 0) return nullptr;
-  if (l2)
-    return launch(step_l2_kernel, layout.batch < 4096 ? layout.batch : 4096, kThreads, stream, adv, x, grad, layout, step,
-                  eps, fault);
+  if (l2) return launch(step_l2_kernel, blocks_of(layout.batch), stream, adv, x, grad, layout, step, eps, fault);
   const auto address = [](const float* p) { return reinterpret_cast<uintptr_t>(p); };
   const bool aligned = ((address(adv) | address(x) | address(grad)) & 15) == 0;
   const bool uniform = step.each == nullptr && eps.each == nullptr;
   if (aligned && (uniform || per_example % 4 == 0))
-    return launch(step_linf_kernel<4>, blocks_for((n + 3) / 4), kThreads, stream, adv, x, grad, layout, step, eps, fault);
-  return launch(step_linf_kernel<1>, blocks_for(n), kThreads, stream, adv, x, grad, layout, step, eps, fault);
+    return launch(step_linf_kernel<4>, blocks_for((n + 3) / 4), stream, adv, x, grad, layout, step, eps, fault);
+  return launch(step_linf_kernel<1>, blocks_for(n), stream, adv, x, grad, layout, step, eps, fault);
 }
 
 }  // namespace cfol::cuda

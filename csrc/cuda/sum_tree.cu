@@ -110,22 +110,21 @@ __global__ void __launch_bounds__(kThreads)
   if ((threadIdx.x & 31) == 0) raise_to64(&meta->shift, largest);
 }
 
-int64_t rebuild_blocks(const TreeLayout& layout) { return blocks_for((layout.leaves + kFanOut - 1) / kFanOut, 1024); }
+int64_t rebuild_blocks(const TreeLayout& layout) { return blocks_for((layout.leaves + kFanOut - 1) / kFanOut); }
 
 }  // namespace
 
 const char* sum_tree_build(int64_t* tree, int64_t* w, TreeMeta* meta, TreeLayout layout, void* stream) {
-  const char* error = launch(clear_kernel, blocks_for(layout.size()), kThreads, stream, tree, meta, layout);
-  if (error == nullptr) error = launch(largest_kernel, blocks_for(layout.leaves), kThreads, stream, w, meta, layout.leaves);
-  if (error == nullptr)
-    error = launch(rebuild_kernel, rebuild_blocks(layout), kThreads, stream, tree, w, meta, layout, true);
+  const char* error = launch(clear_kernel, blocks_for(layout.size()), stream, tree, meta, layout);
+  if (error == nullptr) error = launch(largest_kernel, blocks_for(layout.leaves), stream, w, meta, layout.leaves);
+  if (error == nullptr) error = launch(rebuild_kernel, rebuild_blocks(layout), stream, tree, w, meta, layout, true);
   return error;
 }
 
 const char* sum_tree_draw(const int64_t* tree, TreeLayout layout, double gamma, RngState* rng, int64_t n, int64_t* idx,
                           double* p, void* stream) {
   if (n > 0) {
-    const char* error = launch(draw_kernel, blocks_for(n), kThreads, stream, tree, layout, gamma, rng, n, idx, p);
+    const char* error = launch(draw_kernel, blocks_for(n), stream, tree, layout, gamma, rng, n, idx, p);
     if (error != nullptr) return error;
   }
   return advance_rng(rng, stream);
@@ -134,11 +133,10 @@ const char* sum_tree_draw(const int64_t* tree, TreeLayout layout, double gamma, 
 const char* sum_tree_update(int64_t* tree, int64_t* w, TreeMeta* meta, TreeLayout layout, const int64_t* idx,
                             const float* loss, const double* p, int64_t n, double eta, int32_t* fault, void* stream) {
   const int64_t blocks = blocks_for(n);
-  const char* error = launch(gain_kernel, blocks, kThreads, stream, w, meta, layout.leaves, idx, loss, p, n, eta, fault);
-  if (error == nullptr) error = launch(shift_kernel, blocks, kThreads, stream, w, meta, layout.leaves, idx, n);
-  if (error == nullptr) error = launch(refresh_kernel, blocks, kThreads, stream, tree, w, meta, layout, idx, n);
-  if (error == nullptr)
-    error = launch(rebuild_kernel, rebuild_blocks(layout), kThreads, stream, tree, w, meta, layout, false);
+  const char* error = launch(gain_kernel, blocks, stream, w, meta, layout.leaves, idx, loss, p, n, eta, fault);
+  if (error == nullptr) error = launch(shift_kernel, blocks, stream, w, meta, layout.leaves, idx, n);
+  if (error == nullptr) error = launch(refresh_kernel, blocks, stream, tree, w, meta, layout, idx, n);
+  if (error == nullptr) error = launch(rebuild_kernel, rebuild_blocks(layout), stream, tree, w, meta, layout, false);
   return error;
 }
 

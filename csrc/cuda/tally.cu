@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
 const char* class_tally(int64_t* tally, int64_t k, const int64_t* y, const float* loss, int64_t n, int32_t* fault,
                         void* stream) {
   if (n == 0) return nullptr;
-  return launch(class_tally_kernel, blocks_for(n), kThreads, stream, tally, k, y, loss, n, fault);
+  return launch(class_tally_kernel, blocks_for(n), stream, tally, k, y, loss, n, fault);
 }
 
 }  // namespace cfol::cuda

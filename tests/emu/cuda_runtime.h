@@ -3,8 +3,10 @@
 // Every CUDA thread is a fiber (ucontext); blocks run one after another, all in one OS thread. A fiber runs until it meets a
 // barrier, a warp intrinsic or an atomic; then the scheduler picks the next: lowest first, highest first, or seeded random.
 // What it finds: results that depend on the order (a missing barrier), reads of unwritten shared memory (poisoned with NaN
-// bits), barriers that not all threads reach, lanes outside their mask. Under -fsanitize=thread a CUDA thread is a TSan
-// fiber, and only barriers, warp intrinsics and atomics order them, so that TSan reports races in shared and global memory.
+// bits), barriers that not all threads reach, lanes outside their mask, masks with lanes that have left the kernel, wide
+// accesses that are not aligned, launches on another stream than the current one. Under -fsanitize=thread a CUDA thread is
+// a TSan fiber, and only barriers, warp intrinsics and atomics order them, so that TSan reports races in shared and global
+// memory.
 //
 // There is no memory copy and no synchronise here: a launcher that waits for the device does not compile.
 #pragma once
@@ -19,6 +21,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #if defined(__SANITIZE_THREAD__)
@@ -47,8 +50,24 @@ struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
+// A GPU refuses a wide access to an address that is not a multiple of its size.
+template <class T>
+inline void check_alignment(const T* p) {
+  uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  // The compiler may not conclude from the type that the address is right.
+  asm volatile("" : "+r"(address));
+  if (address % sizeof(T) != 0) throw std::runtime_error("misaligned address of " + std::to_string(sizeof(T)) + " bytes");
+}
 struct alignas(16) float4 {
   float x, y, z, w;
+  float4() = default;
+  float4(const float4& from) { *this = from; }
+  float4& operator=(const float4& from) {
+    check_alignment(this);
+    check_alignment(&from);
+    x = from.x, y = from.y, z = from.z, w = from.w;
+    return *this;
+  }
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -81,6 +100,8 @@ struct Launch {
 inline Order order = kUp;
 inline uint64_t seed = 0;
 inline std::vector<Launch> launches;  // since the last look: tests ask whether a kernel uses blocks and warps
+inline uintptr_t current_stream = 1;  // a sentinel, never the default stream: every launch must be given it
+inline int64_t refused = -1;          // the launch that fails, counted from the last look
 inline std::vector<Fiber> fibers;
 inline unsigned char states[1024];
 inline ucontext_t scheduler;
@@ -138,7 +159,8 @@ EMU_FUNCTION void wait_for_block(int line) {
   EMU_TSAN(__tsan_acquire(tag);)
 }
 
-// A warp intrinsic completes when every live lane of its mask waits at the same line with the same mask.
+// A warp intrinsic completes when every lane of its mask waits at the same line with the same mask. One that has left the
+// kernel never comes: on a GPU that is undefined.
 EMU_FUNCTION void release_warp_of(int i) {
   const int first = i & ~31, last = std::min(count, first + 32);
   for (int a = states[i] == kAtWarpOp ? i : first; a < last; ++a) {
@@ -149,6 +171,10 @@ EMU_FUNCTION void release_warp_of(int i) {
       if (member(j))
         complete &= states[j] == kAtWarpOp && fibers[j].mask == fibers[a].mask && fibers[j].line == fibers[a].line;
     if (complete) {
+      for (int j = first; j < first + 32; ++j)
+        if ((fibers[a].mask >> (j & 31) & 1) && (j >= count || states[j] == kDone))
+          error = "the mask of a warp op names lane " + std::to_string(j & 31) + ", which has left the kernel, line " +
+                  std::to_string(fibers[a].line);
       for (int j = first; j < last; ++j)
         if (member(j) && j != a) states[j] = kReady;
       states[a] = kReady;
@@ -224,14 +250,20 @@ EMU_FUNCTION void run_block(unsigned id) {
 }
 
 inline cudaError_t launch(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+  if (refused >= 0 && static_cast<int64_t>(launches.size()) >= refused) {
+    launches.push_back({0, 0});
+    return cudaErrorInvalidConfiguration;
+  }
   body = &kernel;
   gridDim = grid;
   blockDim = block;
   count = static_cast<int>(block.x * block.y * block.z);
   error.clear();
   generator.seed(seed);
-  if (count < 1 || count > 1024 || !grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535)
+  if (count < 1 || count > 1024 || !grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
     return cudaErrorInvalidConfiguration;
+  // A kernel may have 48 KB; here all have it together.
+  if (__stop_cuda_shared - __start_cuda_shared > 48 << 10) return cudaErrorInvalidConfiguration;
   launches.push_back({int64_t{grid.x} * grid.y * grid.z, count});
   if (static_cast<int>(fibers.size()) < count) fibers = std::vector<Fiber>(count);
   EMU_TSAN(scheduler_tsan = __tsan_get_current_fiber(); __tsan_release(&start_tag);)
@@ -261,6 +293,8 @@ EMU_FUNCTION T exchange(unsigned mask, T value, int from, int line) {
   return result;
 }
 
+inline unsigned mask_or_all(unsigned mask = 0xffffffffu) { return mask; }
+
 // Every atomic is a place where another thread may come first.
 template <class T, class Change>
 T atomic(T* p, Change change) {
@@ -275,7 +309,7 @@ T atomic(T* p, Change change) {
 }  // namespace emu
 
 #define __syncthreads() emu::wait_for_block(__LINE__)
-#define __syncwarp(...) (void)emu::exchange(0xffffffffu, 0, 0, __LINE__)
+#define __syncwarp(...) (void)emu::exchange(emu::mask_or_all(__VA_ARGS__), 0, 0, __LINE__)
 #define __shfl_sync(m, v, s) emu::exchange(m, v, (int)(s) & 31, __LINE__)
 #define __shfl_xor_sync(m, v, o) emu::exchange(m, v, (emu::current & 31) ^ (int)(o), __LINE__)
 #define __shfl_up_sync(m, v, o) emu::exchange(m, v, (emu::current & 31) - (int)(o), __LINE__)
@@ -308,5 +342,9 @@ T atomicCAS(T* p, T expected, T v) {
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {
+  // nvcc refuses a reference; what is not trivial would need its constructor on the device.
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "a kernel's parameters are copied as bytes");
+  if (reinterpret_cast<uintptr_t>(config->stream) != emu::current_stream)
+    throw std::runtime_error("emulator: a launch on another stream than the current one");
   return emu::launch(config->gridDim, config->blockDim, [&] { kernel(static_cast<Parameters>(arguments)...); });
 }

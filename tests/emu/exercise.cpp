@@ -1,10 +1,6 @@
 // Runs every exercise. Arguments for the CUDA side: schedule (0 up, 1 down, 2 random), seed, whether blocks are ordered.
 #include "exercise.h"
 
-#if defined(CFOL_SIDE_CUDA)
-#include <cuda_runtime.h>
-#endif
-
 #include <cstring>
 #include <stdexcept>
 

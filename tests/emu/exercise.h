@@ -7,8 +7,9 @@
 #include <cstdlib>
 #include <vector>
 
-#define CFOL_TEXT_(x) #x
-#define CFOL_TEXT(x) CFOL_TEXT_(x)
+#if defined(CFOL_SIDE_CUDA)
+#include <cuda_runtime.h>
+#endif
 
 namespace exercise {
 
@@ -17,6 +18,10 @@ inline void check(const char* error) {
   std::printf("launch failed: %s\n", error);
   std::exit(4);
 }
+
+#if defined(CFOL_SIDE_CUDA)
+inline void* stream() { return reinterpret_cast<void*>(emu::current_stream); }
+#endif
 
 using Function = void (*)();
 struct Entry {
@@ -40,7 +45,7 @@ struct Register {
 
 // RUN(kernel, arguments...): the CPU kernel, or the CUDA launcher with its stream and its error checked.
 #if defined(CFOL_SIDE_CUDA)
-#define RUN(kernel, ...) exercise::check(cfol::cuda::kernel(__VA_ARGS__, nullptr))
+#define RUN(kernel, ...) exercise::check(cfol::cuda::kernel(__VA_ARGS__, exercise::stream()))
 #else
 #define RUN(kernel, ...) cfol::cpu::kernel(__VA_ARGS__)
 #endif

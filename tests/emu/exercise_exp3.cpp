@@ -16,7 +16,9 @@ EXERCISE(exp3) {
     int32_t fault = 0;
     for (const int64_t n : {5, 2100}) {
       std::vector<int64_t> idx(static_cast<size_t>(n)), y(static_cast<size_t>(n));
-      const std::vector<float> loss(static_cast<size_t>(n), 0.75f);
+      std::vector<float> loss(static_cast<size_t>(n), 0.75f);
+      // two faults at once: the fault word is shared
+      loss[0] = loss[1] = 2.0f;
       RUN(exp3_distribution, w.data(), base.data(), k, 0.5, p.data(), n == 5 ? q.data() : nullptr, cdf.data());
       RUN(exp3_draw, cdf.data(), k, classes, &rng, n, idx.data(), y.data());
       RUN(exp3_update, w.data(), p.data(), k, y.data(), loss.data(), n, 0.1, sums.data(), &fault);

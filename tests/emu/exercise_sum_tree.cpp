@@ -10,7 +10,9 @@ EXERCISE(sum_tree) {
     const size_t size = static_cast<size_t>(n);
     std::vector<int64_t> tree(static_cast<size_t>(layout.size())), w(static_cast<size_t>(leaves), 5), idx(size);
     std::vector<double> p(size);
-    const std::vector<float> loss(size, 0.5f);
+    std::vector<float> loss(size, 0.5f);
+    // two faults at once: the fault word is shared
+    loss[0] = loss[1] = 2.0f;
     cfol::TreeMeta meta{0, 0};
     cfol::RngState rng{42, 7};
     int32_t fault = 0;

@@ -1,4 +1,5 @@
-"""What every op promises: a correct schema, a fake function, the meta device, torch.compile, and the same set on every side."""
+"""What every op promises: a correct schema, a fake function, the meta device, torch.compile, and the same set on every side.
+And what every kernel promises that no result shows: launches that are checked, bounds, one arithmetic for all compilers."""
 
 import re
 
@@ -64,3 +65,53 @@ def test_compiled_without_a_graph_break_it_gives_the_same(name):
     result = torch.compile(lambda *a: op(*a), fullgraph=True, backend="aot_eager")(*compiled)
     for a, b in zip(tensors(expected) + tensors(eager), tensors(result) + tensors(compiled), strict=True):
         assert torch.equal(a, b)
+
+
+def launching_calls():
+    """The examples, and the branches of them that launch other kernels."""
+    calls = [(name, arguments) for name, arguments in example_calls().items()]
+    for name, arguments in example_calls().items():
+        if name in ("pgd_start", "pgd_step"):
+            calls.append((name, (*arguments[:-2], True, arguments[-1])))
+        if name == "pgd_step":
+            images = [torch.rand(3 * 108 + 1)[1:].view(3, 3, 6, 6) for _ in range(3)]
+            calls.append((name, (*images, *arguments[3:])))
+        if name == "gather_augment":
+            calls.append((name, (*arguments[:-3], True, *arguments[-2:])))
+            grey = (arguments[0][..., :1].contiguous(), *arguments[1:5], 1, *arguments[6:])
+            calls += [(name, grey), (name, (*grey[:-3], True, *grey[-2:]))]
+    return calls
+
+
+@pytest.mark.parametrize("number", range(len(launching_calls())))
+def test_a_launch_that_is_refused_is_an_error_and_the_last_one(emulated, number):
+    name, arguments = launching_calls()[number]
+    emulated.launches()
+    emulated.op(name)(*arguments)
+    launches = len(emulated.launches())
+    assert launches >= 1
+    for refused in range(launches):
+        with (
+            emulated.refusing(refused),
+            pytest.raises(RuntimeError, match="CUDA: invalid configuration argument"),
+        ):
+            emulated.op(name)(*launching_calls()[number][1])
+        assert len(emulated.launches()) == refused + 1
+
+
+def sources():
+    return sorted(path for path in building.CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".cu"))
+
+
+def test_every_kernel_is_bounded_by_the_threads_it_is_launched_with():
+    for path in sources():
+        text = path.read_text()
+        assert text.count("__global__ void") == text.count("__global__ void __launch_bounds__(kThreads)"), (
+            path
+        )
+
+
+def test_no_source_computes_differently_for_one_architecture():
+    # The stand-in runs the code without that macro, so that nothing behind it would ever be tested.
+    for path in sources():
+        assert "__CUDA_ARCH__" not in path.read_text(), path

@@ -82,10 +82,15 @@ def test_each_example_may_have_its_own_radius_and_step(backend, shape, norm):
         torch.testing.assert_close(adv, expected, atol=2e-6, rtol=0)
 
 
-def test_tensors_that_are_not_aligned_give_the_same_result(backend):
-    x, grad = images((1, 1030), 1)[:, 1:], torch.randn(1, 1030)[:, 1:]
-    x, grad = x[0].view(1, -1), grad[0].view(1, -1)
-    adv = x.clone()
+@pytest.mark.parametrize("misaligned", ["adv", "x", "grad", "all"])
+def test_tensors_that_are_not_aligned_give_the_same_result(backend, misaligned):
+    # 1,280 elements, of which 1,029 are used from the second on, or from the first.
+    used = {
+        name: images((1280,), seed)[1:1030] if misaligned in (name, "all") else images((1280,), seed)[:1029]
+        for seed, name in enumerate(("adv", "x", "grad"))
+    }
+    adv, x, grad = (used[name].view(1, -1) for name in ("adv", "x", "grad"))
+    grad -= 0.5
     expected = reference.pgd_step(adv, x, grad, 0.1, 0.2)
     step(backend, adv, x, grad, 0.1, 0.2)
     torch.testing.assert_close(adv, expected, atol=1e-6, rtol=0)
