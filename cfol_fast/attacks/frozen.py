@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,17 +18,33 @@ from cfol_fast.machine import bfloat16_trouble
 Network = Callable[[Tensor], Tensor]
 
 
+_entering = threading.Lock()
+# For each model that is in evaluation mode: how many blocks it is in, and the modules to put back.
+_inside: weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]] = weakref.WeakKeyDictionary()
+
+
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Puts every module in eval mode inside the block, and back into its own mode afterwards."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+    """Puts every module in eval mode inside the block, and back into its own mode afterwards.
+
+    Two threads may be inside with the same model: the last to leave puts the modes back.
+    """
+    with _entering:
+        blocks, training = _inside.get(model, (0, []))
+        for module in (module for module in model.modules() if module.training):
+            module.training = False
+            training.append(module)
+        _inside[model] = blocks + 1, training
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _entering:
+            blocks, training = _inside.pop(model)
+            if blocks > 1:
+                _inside[model] = blocks - 1, training
+            else:
+                for module in training:
+                    module.training = True
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -1,16 +1,17 @@
 """Turns a model into a function of its input and of folded convolutions, by tracing it once with torch.fx.
 
-During an attack BatchNorm is in eval mode and hence an affine map: it is folded into the convolution before it. The structure
+torch.fx itself replaces `nn.Module.__call__` while it traces, for every thread of the process. Here a stand-in of the model is
+traced instead, whose modules have calls of their own, so that other threads never notice. During an attack BatchNorm is in eval mode and hence an affine map: it is folded into the convolution before it. The structure
 is found once per model; the weights, which change from one training step to the next, are folded again at every call.
 """
 
 from __future__ import annotations
 
-import inspect
 import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,6 +87,49 @@ for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv
 
 
 class _Tracer(fx.Tracer):
+    def record(self, model: nn.Module) -> fx.Graph:
+        """The graph of `model(x)`; what else the forward pass takes keeps its defaults. Nothing outside of this object is changed."""
+        self._attributes: dict[str, fx.Proxy] = {}
+        self.root = self._stand_in(model, {}, {})
+        self.submodule_paths = {module: name for name, module in self.root.named_modules()}
+        self.tensor_attrs = {
+            value: f"{path}.{name}".lstrip(".")
+            for path, module in self.root.named_modules()
+            for name, value in module.__dict__.items()
+            if isinstance(value, Tensor)
+        }
+        self.graph = fx.Graph(tracer_cls=type(self))
+        result = self.root.forward(self.create_proxy("placeholder", "x", (), {}))
+        self.create_node("output", "output", (self.create_arg(result),), {})
+        return self.graph
+
+    def _stand_in(
+        self, module: nn.Module, made: dict[nn.Module, nn.Module], kinds: dict[type, type]
+    ) -> nn.Module:
+        """A module with the same attributes whose calls are recorded, as are its parameters; its children are stand-ins too."""
+        if module not in made:
+            kind = type(module)
+            if kind not in kinds:
+                kinds[kind] = self._recorded(kind)
+            made[module] = object.__new__(kinds[kind])
+            children = {
+                name: None if child is None else self._stand_in(child, made, kinds)
+                for name, child in module._modules.items()
+            }
+            object.__setattr__(made[module], "__dict__", {**module.__dict__, "_modules": children})
+        return made[module]
+
+    def _recorded(self, kind: type[nn.Module]) -> type[nn.Module]:
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.call_module(module, partial(kind.__call__, module), args, kwargs)
+
+        def attribute(module: nn.Module, name: str) -> Any:
+            return self.getattr(name, kind.__getattr__(module, name), self._attributes)
+
+        # A module of torch.nn is recorded as one call; torch.fx knows them by where they are defined.
+        members = {"__call__": call, "__getattr__": attribute, "__module__": kind.__module__}
+        return type(kind.__name__, (kind,), members)
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
@@ -104,16 +148,10 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(model: nn.Module, identities: tuple[int, ...]) -> Plan | None:
-    # Options of the forward pass keep their defaults: the attack calls model(x).
-    options = {
-        name: parameter.default
-        for name, parameter in inspect.signature(model.forward).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
     try:
-        graph = _Tracer().trace(model, concrete_args=options)
+        graph = _Tracer().record(model)
         # A forward pass that takes random decisions in Python gives two different traces.
-        if str(graph) != str(_Tracer().trace(model, concrete_args=options)):
+        if str(graph) != str(_Tracer().record(model)):
             return None
     # The model's own code may raise anything when it is given a proxy.
     except Exception:
