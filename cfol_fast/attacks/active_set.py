@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cfol_fast.attacks.attack import Radius, check_batch
+from cfol_fast.attacks.attack import Radius
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.pgd import PGD, in_dtype, logits_of
 
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcome:
     """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed."""
-    check_batch(x, y)
+    attack.check(x, y)
     eps, step = attack.radii()
     with torch.no_grad(), frozen(attack.model, x.device, attack.fast, attack.dtype) as net:
         net = in_dtype(net, x.dtype)

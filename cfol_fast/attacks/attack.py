@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
+from cfol_fast.attacks.pixels import can_be_read, check_pixels, flag_pixels
 from cfol_fast.errors import InputError
 
 # One number, or (B,) with one for each example.
@@ -22,16 +23,19 @@ class Attack(ABC):
     device. `fault` collects the flags of kernels that cannot raise (on a GPU).
 
     single_step: the attack takes one step of a size of its own, so that a configuration's number and size of steps do not apply.
+    trusts_images: nobody looks whether the images are in [0, 1]; the trainer vouches for those of its own sources.
     """
 
     kind: str
     single_step = False
+    trusts_images = False
 
     def __init__(self, model: nn.Module, seed: int = 0) -> None:
         self.model, self.seed = model, seed
         first = next(model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         self.rng, self.fault = ops.new_rng(seed, device), ops.new_fault(device)
+        self._has_read = False
 
     @abstractmethod
     def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
@@ -46,6 +50,19 @@ class Attack(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rng.copy_(state["rng"])
 
+    def check(self, x: Tensor, y: Tensor) -> bool:
+        """Refuses a batch that the attack is not defined for. True if values were read: at the first call, on the CPU at every one."""
+        check_batch(x, y)
+        self._to(x.device)
+        if self.trusts_images:
+            return False
+        if can_be_read(x) and (not self._has_read or x.device.type == "cpu"):
+            check_pixels(x)
+            self._has_read = True
+            return True
+        flag_pixels(x, self.fault)
+        return False
+
     def _to(self, device: torch.device) -> None:
         """Moves the random state to the batches' device: once, not at every step."""
         if self.rng.device != device:
@@ -58,14 +75,18 @@ class NoAttack(Attack):
     kind = "none"
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        self.check(x, y)
         return x
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind}
 
 
-def check_radius(value: Radius, name: str) -> None:
-    """Refuses what is no radius or step size; the kernels check the values of a tensor."""
+def check_radius(value: Radius, name: str, norm: str | None = None) -> None:
+    """Refuses what is no radius or step size; the kernels check the values of a tensor.
+
+    norm: "linf" refuses what is larger than the whole range of a pixel, such as 8 instead of 8/255.
+    """
     if isinstance(value, Tensor):
         if value.dim() > 1:
             raise ValueError(
@@ -76,6 +97,10 @@ def check_radius(value: Radius, name: str) -> None:
         raise TypeError(f"{name} must be a number or a tensor of shape (batch,), got {type(value).__name__}")
     if not 0 <= value < float("inf"):
         raise InputError(f"{name} must be a finite number of at least 0, got {value}")
+    if norm == "linf" and value > 1:
+        raise InputError(
+            f"{name} must be at most 1 for norm 'linf', got {value}: pixels are in [0, 1]; perhaps {value:g}/255"
+        )
 
 
 def describe_radius(value: Radius) -> float | str:

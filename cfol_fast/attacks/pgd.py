@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
-from cfol_fast.attacks.attack import Attack, Radius, check_batch, check_radius, describe_radius
+from cfol_fast.attacks.attack import Attack, Radius, check_radius, describe_radius
 from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
+from cfol_fast.attacks.pixels import check_largest
 from cfol_fast.errors import InputError
 from cfol_fast.ops.pgd import NORMS
 
@@ -47,15 +48,15 @@ class PGD(Attack):
         start_radius: Radius | None = None,
     ) -> None:
         super().__init__(model, seed)
-        check_radius(eps, "eps")
+        if norm not in NORMS:
+            raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        check_radius(eps, "eps", norm)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise InputError(f"steps must be an integer of at least 1, got {steps!r}")
         if step is not None:
-            check_radius(step, "step")
+            check_radius(step, "step", norm)
         if start_radius is not None:
-            check_radius(start_radius, "start_radius")
-        if norm not in NORMS:
-            raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+            check_radius(start_radius, "start_radius", norm)
         if loss not in LOSSES:
             raise InputError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
         if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 1:
@@ -71,8 +72,10 @@ class PGD(Attack):
 
     def __call__(self, x: Tensor, y: Tensor, eps: Radius | None = None, step: Radius | None = None) -> Tensor:
         """x: (B, C, H, W) in [0, 1], y: (B,) int64 -> x_adv, in the ball around x and in [0, 1]."""
-        check_batch(x, y)
+        values_were_read = self.check(x, y)
         eps, step = self.radii(eps, step)
+        if values_were_read and self.norm == "linf":
+            check_largest(eps, "eps")
         # Tensors made under inference_mode cannot carry gradients, so it is switched off here.
         with (
             torch.inference_mode(False),
@@ -96,11 +99,11 @@ class PGD(Attack):
     def radii(self, eps: Radius | None = None, step: Radius | None = None) -> tuple[Radius, Radius]:
         """(eps, step) of a call: its own arguments, else the attack's, else the default step for the radius."""
         if eps is not None:
-            check_radius(eps, "eps")
+            check_radius(eps, "eps", self.norm)
         else:
             eps = self.eps
         if step is not None:
-            check_radius(step, "step")
+            check_radius(step, "step", self.norm)
         elif self.step is not None:
             step = self.step
         else:

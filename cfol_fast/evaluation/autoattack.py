@@ -50,9 +50,9 @@ class AutoAttack:
         state: str | Path | None = None,
         attacks: Sequence[str] = STANDARD,
     ) -> None:
-        check_radius(eps, "eps")
         if norm not in NORMS:
             raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+        check_radius(eps, "eps", norm)
         unknown = [name for name in attacks if name not in STANDARD]
         if unknown or not attacks:
             raise InputError(

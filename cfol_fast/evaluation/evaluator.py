@@ -16,10 +16,11 @@ from cfol_fast import attacks as attack_kinds
 from cfol_fast import ops, theory
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.frozen import evaluation_mode
+from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
-from cfol_fast.evaluation.inputs import Source, as_source, check_pixels, class_names, logits_of
+from cfol_fast.evaluation.inputs import Source, as_source, class_names, logits_of
 from cfol_fast.evaluation.result import Evaluation
 
 # Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
@@ -116,7 +117,7 @@ class _Predictions:
         self.total = len(self.source) * max(1, len(chosen))
         for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
             x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
-            check_pixels(x, number)
+            check_pixels(x, f"batch {number}: ")
             logits = logits_of(self.model, x, number)
             if not self.names:
                 self.names = class_names(self.source, *self._given, logits.shape[1])

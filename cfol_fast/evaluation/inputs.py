@@ -11,9 +11,6 @@ from torch import Tensor, nn
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 
-# Pixels that were scaled in another precision may leave [0, 1] by rounding.
-TOLERANCE = 1e-5
-
 
 def as_source(x_or_source: Any, y: Tensor | None) -> Source:
     if isinstance(x_or_source, Tensor):
@@ -54,16 +51,6 @@ def class_names(
     if low < 0 or high >= k:
         raise InputError(f"labels must be 0..{k - 1} for {k} classes, got {low}..{high}")
     return names
-
-
-def check_pixels(x: Tensor, batch: int) -> None:
-    """Refuses images outside [0, 1]: a radius is given for pixels in this range."""
-    low, high = float(x.min()), float(x.max())
-    if not (low >= -TOLERANCE and high <= 1 + TOLERANCE):
-        raise InputError(
-            f"batch {batch}: images must be in [0, 1], got values from {low:.3g} to {high:.3g}; do not normalise the inputs, put "
-            "the normalisation into the model as its first layer (cfol_fast.models.Normalize)"
-        )
 
 
 def logits_of(model: nn.Module, x: Tensor, batch: int) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks.frozen import evaluation_mode
+from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.evaluator import make_attack
-from cfol_fast.evaluation.inputs import as_source, check_pixels, logits_of
+from cfol_fast.evaluation.inputs import as_source, logits_of
 
 
 def gallery(model: nn.Module, source: Any, attack: Any, class_index: int, n: int = 6) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def _images_of(source: Any, class_index: int, most: int) -> tuple[Tensor, Tensor
     found = 0
     for number, (idx, x, y) in enumerate(source.batches(256)):
         rows = (y == class_index).nonzero().squeeze(1)[: most - found]
-        check_pixels(x, number)
+        check_pixels(x, f"batch {number}: ")
         indices.append(idx[rows.to(idx.device)].cpu())
         images.append(x[rows])
         found += len(rows)

@@ -22,7 +22,9 @@ library = torch.ops.cfol_fast
 _is_compiling = torch.compiler.is_compiling
 _EXCEPTIONS: dict[str, type[Exception]] = {"ValueError: ": ValueError, "TypeError: ": TypeError}
 
-# The bits of csrc/faults.h.
+# Set by attacks, not by a kernel.
+PIXEL_FAULT = 1 << 16
+# The bits of csrc/faults.h, and those above.
 FAULTS = {
     1: "a label was outside [0, number of classes)",
     2: "a loss was NaN or outside [0, 1]",
@@ -30,6 +32,7 @@ FAULTS = {
     8: "an index was outside the data",
     16: "a probability was not positive",
     32: "an augmentation parameter was not finite or not allowed",
+    PIXEL_FAULT: "an attack was given images outside [0, 1], or NaN",
 }
 
 
