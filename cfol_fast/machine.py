@@ -37,9 +37,9 @@ def choose_device(name: str) -> torch.device:
         if device.index is not None and device.index >= count:
             raise InputError(f"device {name} is not available: this machine has {count} GPU(s)")
         return torch.device("cuda", device.index or 0)
-    if device.type not in ("cpu", "meta"):
+    if device.type != "cpu":
         raise InputError(f"device {name} is not supported; use auto, cpu or cuda")
-    return device
+    return torch.device("cpu")
 
 
 def why_no_cuda() -> str | None:

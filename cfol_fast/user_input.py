@@ -5,23 +5,93 @@ The configuration, the table of methods, the registries and the recipes all read
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from cfol_fast.errors import InputError
 
+# More than anybody means to write; a fraction with an exponent of a million would take minutes to read.
+MOST_CHARACTERS = 60
+
 
 def parse_number(text: str) -> float:
-    """A number or a fraction: `0.1`, `1e-4`, `8/255`."""
+    """A finite number or a fraction: `0.1`, `1e-4`, `8/255`."""
     try:
-        if text.count("/") == 1:
-            numerator, _, denominator = text.partition("/")
-            return float(Fraction(numerator.strip()) / Fraction(denominator.strip()))
-        return float(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{text!r} is not a number; write 0.1, 1e-4 or 8/255") from None
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError
+        parts = [part.strip() for part in text.split("/")]
+        # As a float each part is small or refused, so that the exact ratio below is cheap.
+        if len(parts) > 2 or not all(1e-300 < abs(float(part)) < 1e300 or float(part) == 0 for part in parts):
+            raise ValueError
+        return float(parts[0]) if len(parts) == 1 else float(Fraction(parts[0]) / Fraction(parts[1]))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise InputError(f"{shorten(text)} is not a finite number; write 0.1, 1e-4 or 8/255") from None
+
+
+def shorten(value: Any) -> str:
+    """A value as a message shows it."""
+    text = repr(value) if isinstance(value, str | int | float | list | tuple | None) else type(value).__name__
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a number may be: `least` (itself left out if `above`) to `most`, as a check and as the type of an option."""
+
+    least: float
+    most: float
+    whole: bool = True
+    above: bool = False
+
+    def check(self, value: Any, name: str) -> None:
+        """Refuses, by its name, what is no such number or outside the range."""
+        wanted = None
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+            wanted = "a whole number" if self.whole else "a number such as 0.1, 1e-4 or 8/255"
+        elif not (value > self.least if self.above else value >= self.least):
+            wanted = f"{'above' if self.above else 'at least'} {_plain(self.least)}"
+        elif not value <= self.most:
+            wanted = f"at most {_plain(self.most)}"
+        if wanted:
+            raise InputError(f"{name} must be {wanted}, got {shorten(value)}")
+
+    def __call__(self, text: str) -> Any:
+        """The value of an option, for argparse, which adds the option's name."""
+        value: float | str = text
+        with contextlib.suppress(InputError):
+            value = parse_whole(text) if self.whole else parse_number(text)
+        try:
+            self.check(value, "it")
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error).removeprefix("it ")) from None
+        return value
+
+
+def _plain(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+# The options and fields that several places have.
+COUNT = Range(1, 1_000_000)
+SEED = Range(0, 2**63 - 1)
+# Torch starts all its threads at once; with a hundred thousand the process dies.
+THREADS = Range(1, 1024)
+
+
+def parse_whole(text: str) -> int:
+    """A whole number, to its last digit: 2**63 - 1 is no float. `1e3` and `10/2` are whole numbers too."""
+    with contextlib.suppress(ValueError):
+        if len(text) <= MOST_CHARACTERS:
+            return int(text)
+    number = parse_number(text)
+    if number != int(number):
+        raise InputError(f"{shorten(text)} is not a whole number")
+    return int(number)
 
 
 def parse_parameter(value: Any) -> Any:
@@ -35,10 +105,9 @@ def parse_parameter(value: Any) -> Any:
         return None
     if text.startswith("[") and text.endswith("]"):
         return [parse_parameter(part) for part in text[1:-1].split(",") if part.strip()]
-    try:
-        return int(text)
-    except ValueError:
-        pass
+    if len(text) <= MOST_CHARACTERS:
+        with contextlib.suppress(ValueError):
+            return int(text)
     try:
         return parse_number(text)
     except InputError:

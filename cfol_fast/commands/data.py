@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import SEED, Range
 
 NAME = "data"
 HELP = "write a data set to an FFCV file, for data that does not fit on the device"
@@ -43,14 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="raw keeps every bit, jpg is smaller (default: raw)",
     )
     write.add_argument(
-        "--quality", type=int, default=90, metavar="Q", help="of the jpg, 1..100 (default: 90)"
+        "--quality", type=Range(1, 100), default=90, metavar="Q", help="of the jpg, 1..100 (default: 90)"
     )
     write.add_argument(
-        "--imbalance", type=float, metavar="FACTOR", help="thin the training classes exponentially"
+        "--imbalance",
+        type=Range(1, 1e6, whole=False),
+        metavar="FACTOR",
+        help="thin the training classes exponentially",
     )
-    write.add_argument("--seed", type=int, default=0, metavar="S", help="of the imbalance (default: 0)")
+    write.add_argument("--seed", type=SEED, default=0, metavar="S", help="of the imbalance (default: 0)")
     write.add_argument(
-        "--size", type=int, metavar="PX", help="short side for a folder of differently sized images"
+        "--size",
+        type=Range(1, 4096),
+        metavar="PX",
+        help="short side for a folder of differently sized images",
     )
     write.add_argument(
         "--skip-corrupt", action="store_true", help="leave out images that cannot be decoded, and count them"

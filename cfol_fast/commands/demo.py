@@ -10,6 +10,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cfol_fast.user_input import COUNT, SEED
+
 if TYPE_CHECKING:
     from cfol_fast.runs.config import TrainConfig
 
@@ -31,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", default="demo", metavar="DIR", help="where the two runs and the report go (default: demo)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
-    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of each run (default: 12)")
+    parser.add_argument("--seed", type=SEED, default=0, metavar="S", help="default: 0")
+    parser.add_argument("--epochs", type=COUNT, metavar="N", help="epochs of each run (default: 12)")
     parser.add_argument("--device", default="cpu", metavar="DEV", help="cpu, cuda or auto (default: cpu)")
     parser.add_argument("--overwrite", action="store_true", help="train again, although the runs are there")
     parser.add_argument("--quiet", action="store_true", help="show the comparison only")

@@ -68,6 +68,8 @@ class OneLineParser(argparse.ArgumentParser):
     """argparse, but a mistake is one line and not a page of usage."""
 
     def error(self, message: str) -> NoReturn:
+        # "argument --threads: must be ..." reads better without argparse's first word.
+        message = message.removeprefix("argument ").replace(": must be", " must be", 1)
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
@@ -82,6 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left: `cfol-fast ... | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except SystemExit as leave:
+        # argparse's own: after --help, and after a mistake in the options.
+        return int(leave.code or 0)
     except KeyboardInterrupt:
         print("cfol-fast: interrupted", file=sys.stderr)
         return 130

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import Range
 
 NAME = "reproduce"
 HELP = (
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel",
         nargs="?",
-        type=int,
+        type=Range(0, 1024),
         const=0,
         metavar="N",
         help="runs at a time, one per GPU; alone: as many as there are GPUs",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import THREADS
 
 if TYPE_CHECKING:
     from cfol_fast.runs.config import TrainConfig
@@ -106,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events to RUN/tensorboard"
@@ -133,8 +134,6 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and args.overwrite:
         raise InputError("--resume and --overwrite contradict each other")
     if args.threads is not None:
-        if args.threads < 1:
-            raise InputError(f"--threads must be at least 1, got {args.threads}")
         torch.set_num_threads(args.threads)
     config = complete(read_config(args))
     if args.print_config:

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs.json_files import check_shape
 
+# What JSON may hold of an `Accuracy`, beside the shares, which are checked one by one.
+SHAPE = {"count": {str: int}, "interval": {str: ([float], None)}, "confusion": [[int]], "worst_class": str}
 # The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its line here.
 METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 TAIL = 0.2
@@ -111,6 +114,7 @@ class Accuracy:
             if key not in value:
                 raise InputError(f"{where} has no {key!r}")
         names, per_class = _read_per_class(value["per_class"], f"{where}.per_class", classes)
+        check_shape(value, SHAPE, where)
         count = {name: int(number) for name, number in (value.get("count") or {}).items()}
         interval = _read_intervals(value.get("interval") or {}, f"{where}.interval")
         confusion = value.get("confusion") or None
@@ -172,6 +176,9 @@ def _read_per_class(
 
 
 def _read_intervals(value: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
+    wrong = [name for name, pair in value.items() if pair is not None and len(pair) != 2]
+    if wrong:
+        raise InputError(f"{where}[{wrong[0]!r}] must be two numbers, got {len(value[wrong[0]])}")
     return {
         name: (_share(pair[0], f"{where}[{name!r}]"), _share(pair[1], f"{where}[{name!r}]"))
         for name, pair in value.items()

@@ -14,7 +14,7 @@ import struct
 import warnings
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -44,7 +44,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
     """Tensors and plain values, sealed with a digest; `torch.load(..., weights_only=True)` reads the file as any other."""
     with atomic.replacing(path) as file:
         hashing = _Hashing(file)
-        torch.save(state, hashing)
+        torch.save(state, cast(IO[bytes], hashing))
         file.seek(-len(NO_COMMENT), os.SEEK_END)
         file.write(_seal(hashing.digest.hexdigest()))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.toml_files import read_toml
-from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter
+from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter, parse_whole, shorten
 
 
 @dataclass
@@ -269,9 +269,9 @@ def coerce(value: Any, kind: Any, key: str) -> Any:
     (target,) = (option for option in options if option is not type(None))
     try:
         return _as(value, target)
-    except (InputError, ValueError, TypeError):
+    except (InputError, ValueError, TypeError, OverflowError):
         raise InputError(
-            f"{key} takes {_WORDS.get(target, 'a list of whole numbers')}, got {value!r}"
+            f"{key} takes {_WORDS.get(target, 'a list of whole numbers')}, got {shorten(value)}"
         ) from None
 
 
@@ -295,12 +295,12 @@ def _as(value: Any, target: Any) -> Any:
     if target is float:
         return parse_number(value) if isinstance(value, str) else float(value)
     if target is int:
-        number = parse_number(value) if isinstance(value, str) else value
+        number = parse_whole(value) if isinstance(value, str) else value
         if int(number) != number:
             raise ValueError
         return int(number)
     if target is str:
-        if isinstance(value, (list, dict)):
+        if not isinstance(value, str | int | float):
             raise TypeError
         return str(value)
     items = value.strip("[]()").split(",") if isinstance(value, str) else value

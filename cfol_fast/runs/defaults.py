@@ -7,7 +7,6 @@ folder records it, a resumed run is compared with it, and a recipe's run is name
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.limits import check_numbers
 from cfol_fast.runs.schedules import SCHEDULES, milestones
 from cfol_fast.user_input import parse_number
 
@@ -37,6 +37,7 @@ BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle"
 
 def complete(config: TrainConfig) -> TrainConfig:
     """A copy of `config` with every open field filled in and every value checked."""
+    check_numbers(config)
     config = copy.deepcopy(config)
     method = methods.get(config.method)
     config.method = method.name
@@ -85,36 +86,7 @@ def _default(value: Any, default: Any) -> Any:
 
 
 def _check(config: TrainConfig) -> None:
-    for key, value, least in (
-        ("epochs", config.epochs, 1),
-        ("batch_size", config.batch_size, 1),
-        ("seed", config.seed, 0),
-        ("ensemble", config.ensemble, 0),
-        ("steps_per_epoch", config.steps_per_epoch, 1),
-        ("attack.steps", config.attack.steps, 1),
-        ("validation.every", config.validation.every, 1),
-        ("validation.steps", config.validation.steps, 1),
-        ("test.steps", config.test.steps, 1),
-        ("test.batch_size", config.test.batch_size, 1),
-        ("checkpoint.steps", config.checkpoint.steps, 1),
-        ("data.lag", config.data.lag, 0),
-        ("attack.eps", config.attack.eps, 0),
-        ("attack.step", config.attack.step, 0),
-        ("test.eps", config.test.eps, 0),
-        ("checkpoint.seconds", config.checkpoint.seconds, 0),
-        ("optimizer.momentum", config.optimizer.momentum, 0),
-        ("optimizer.weight_decay", config.optimizer.weight_decay, 0),
-    ):
-        if value is not None and not value >= least:
-            raise InputError(f"{key} must be at least {least}, got {value}")
-        if value == math.inf:
-            raise InputError(f"{key} must be finite, got {value}")
-    if not config.seed < 2**63:
-        raise InputError(f"seed must be below 2**63, got {config.seed}")
-    if config.optimizer.lr is not None and not config.optimizer.lr > 0:
-        raise InputError(f"optimizer.lr must be positive, got {config.optimizer.lr}")
-    if not 0.0 <= config.optimizer.warmup < 1.0:
-        raise InputError(f"optimizer.warmup must be in [0, 1), got {config.optimizer.warmup}")
+    check_numbers(config)
     for key, word, choices in (
         ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
         ("attack.kind", config.attack.kind, attacks.KINDS),

@@ -16,10 +16,39 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.config import flatten
-from cfol_fast.runs.json_files import read_json, read_object
+from cfol_fast.runs.json_files import check_shape, read_json, read_object
 from cfol_fast.runs.metrics_log import FILE as ROWS
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT
+
+# What the files may hold; the accuracies check themselves.
+_BOTH = {"clean": {str: object}, "robust": {str: object}}
+_SETTINGS = {str: (str, float, bool, None, [object], {str: object})}
+GALLERY_SHAPE = {
+    "class": str,
+    "shape": [int],
+    "examples": [{"index": int, "predicted": str, "clean_predicted": str, "clean": str, "adversarial": str}],
+}
+RESULT_SHAPE = {
+    "method": str,
+    "title": str,
+    "dataset": str,
+    "classes": [str],
+    "model": str,
+    "seed": int,
+    "holdout": str,
+    "finished": bool,
+    "checkpoints": {str: {"epoch": int, **_BOTH}},
+    "attack": _SETTINGS,
+    "versions": {str: (str, float, bool, None)},
+    "seconds": float,
+    "gallery": (str, GALLERY_SHAPE),
+}
+EVALUATION_SHAPE = {
+    "attacks": [{"attack": (_SETTINGS, str), "robust": {str: object}}],
+    "attack": (_SETTINGS, str),
+    "settings": _SETTINGS,
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +154,8 @@ def load_run(path: Path) -> Run:
     if not is_run(path):
         raise InputError(f"{path}: not a run folder (no {RESULT} or {ROWS} in it)")
     config, result = (
-        read_object(path / name) if (path / name).is_file() else {} for name in (CONFIG, RESULT)
+        read_object(path / name, shape) if (path / name).exists() else {}
+        for name, shape in ((CONFIG, _SETTINGS), (RESULT, object))
     )
     return _build(path, config, result, read_rows(path))
 
@@ -138,6 +168,7 @@ def run_from_result(result: Mapping[str, Any]) -> Run:
 def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> Run:
     """result.json knows most about a run; without it, the configuration and the rows tell what they can."""
     where = path / RESULT if path.is_dir() else path
+    check_shape(result, RESULT_SHAPE, str(where))
     settings = flatten(config)
     classes = [str(name) for name in result.get("classes") or []]
     test = result.get("test")
@@ -156,7 +187,9 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         classes = _guess_classes(final["robust"] or final["clean"], train, validation)
     method = str(result.get("method") or settings.get("method") or path.name)
     seed = result.get("seed", settings.get("seed"))
-    gallery = read_object(path / GALLERY) if (path / GALLERY).is_file() else result.get("gallery")
+    gallery = (
+        read_object(path / GALLERY, GALLERY_SHAPE) if (path / GALLERY).exists() else result.get("gallery")
+    )
     return Run(
         path=path,
         method=method,
@@ -231,6 +264,7 @@ def _load_evaluations(folder: Path, classes: list[str]) -> list[SavedEvaluation]
         value = read_json(file)
         if not _is_evaluation(value):
             continue
+        check_shape(value, EVALUATION_SHAPE, str(file))
         both = _both(value, str(file), classes)
         attacks = value.get("attacks") or []
         for number, entry in enumerate(attacks if len(attacks) > 1 else []):
@@ -248,6 +282,7 @@ def _evaluation_as_run(path: Path) -> Run:
             raise InputError(
                 f"{path}: neither a run's result nor an evaluation: it has no 'test', 'clean' or 'robust'"
             )
+        check_shape(value, EVALUATION_SHAPE, str(path))
         settings = value.get("settings") or {}
         value = {**value, "test": {split: value.get(split) for split in ("clean", "robust")}}
         value["attack"] = _attack_of(value, "") if value.get("robust") else {}

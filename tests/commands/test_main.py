@@ -123,7 +123,7 @@ BAD = [
     (["train", "cvar", "--set", "alpha=x"], "alpha must be in (0, 1], got 'x'"),
     (["train", "trades", "--set", "beta=-1"], "beta must be at least 0, got -1"),
     (["train", "erm", "--seed", "-1"], "seed must be at least 0"),
-    (["train", "erm", "--eps", "inf"], "attack.eps must be finite"),
+    (["train", "erm", "--eps", "inf"], "attack.eps takes a number such as 0.1, 1e-4 or 8/255, got 'inf'"),
     (["train", "erm", "--set", "attack.kind=n-fgsm", "--set", "attack.norm=l2"], "N-FGSM"),
     (["train", "erm", "--imbalance", "0.5"], "imbalance"),
     (["train", "erm", "--config", "broken.toml"], "broken.toml is not TOML"),
