@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cfol_fast.errors import InputError
-from cfol_fast.user_input import parse_number
+from cfol_fast.user_input import COUNT, SEED, Range, parse_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,8 +25,11 @@ examples:
   cfol-fast eval runs/first                                      PGD-20 with the run's radius, on the run's data
   cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; continues after a kill
   cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
-  cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --eps 8/255     a checkpoint of others
+  cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --normalize none     a checkpoint of others
 """
+
+
+RADIUS = Range(0, 1e4, whole=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +41,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pgd, autoattack, fgsm, trades or none; several, separated by commas, give the worst case (default: pgd)",
     )
     parser.add_argument(
-        "--eps", metavar="EPS", help="radius, such as 8/255 (default: the run's, or the data set's)"
+        "--eps",
+        type=RADIUS,
+        metavar="EPS",
+        help="radius, such as 8/255 (default: the run's, or the data set's)",
     )
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of PGD (default: 20)")
-    parser.add_argument("--step", metavar="SIZE", help="step size of PGD (default: 2.5 eps / steps)")
     parser.add_argument(
-        "--restarts", type=int, default=1, metavar="N", help="starts of PGD, the best is kept (default: 1)"
+        "--steps", type=Range(1, 100_000), default=20, metavar="N", help="steps of PGD (default: 20)"
+    )
+    parser.add_argument(
+        "--step", type=RADIUS, metavar="SIZE", help="step size of PGD (default: 2.5 eps / steps)"
+    )
+    parser.add_argument(
+        "--restarts",
+        type=Range(1, 1000),
+        default=1,
+        metavar="N",
+        help="starts of PGD, the best is kept (default: 1)",
     )
     parser.add_argument("--norm", choices=("linf", "l2"), help="default: the run's, or linf")
     parser.add_argument(
@@ -62,10 +76,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="NAME", help="for weights of others (default: recognised by its layers)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N images of the test set")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="default: 256")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of the attacks' random starts (default: 0)"
+        "--normalize",
+        choices=("imagenet", "dataset", "none"),
+        help="for weights of others that do not contain it: what their images were normalised with; none: pixels from 0 to 1",
+    )
+    parser.add_argument(
+        "--mean", metavar="M,M,M", help="the same as numbers, one per channel, for pixels from 0 to 1"
+    )
+    parser.add_argument("--std", metavar="S,S,S", help="belongs to --mean")
+    parser.add_argument(
+        "--limit",
+        type=COUNT,
+        metavar="N",
+        help="only N images of the test set, the same each time, from every class its share",
+    )
+    parser.add_argument("--batch-size", type=COUNT, default=256, metavar="N", help="default: 256")
+    parser.add_argument(
+        "--seed", type=SEED, default=0, metavar="S", help="of the attacks' random starts (default: 0)"
     )
     parser.add_argument(
         "--device", default="auto", metavar="DEV", help="auto, cpu, cuda, cuda:1 (default: auto)"
@@ -88,13 +116,11 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(
                 f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
             )
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"--limit must be at least 1, got {args.limit}")
     device = choose_device(args.device)
     subject = _subject(args)
     images = subject.bundle.test
-    if args.limit is not None:
-        images = images.subset(range(min(args.limit, len(images))))
+    if args.limit is not None and args.limit < len(images):
+        images = images.subset(data.stratified(images.labels, args.limit))
     source = data.ResidentSource(images, size=subject.bundle.size, device=device)
     report = evaluate(
         subject.model.to(device),
@@ -106,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
         active_set=args.active_set,
         progress=None if args.quiet else Count("testing"),
     )
-    report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name}
+    report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
+    report.settings |= subject.normalisation()
     if args.json:
         atomic.write_json(Path(args.json).expanduser(), report.to_json())
     if args.csv:
@@ -124,6 +151,11 @@ class Subject:
     path: Path
     bundle: ImageData
     config: TrainConfig | None
+
+    def normalisation(self) -> dict[str, list[float]]:
+        """What the model does to its pixels, for the record."""
+        layer = self.model.get_submodule("normalize")
+        return {name: getattr(layer, name).flatten().tolist() for name in ("mean", "std")}
 
 
 def _subject(args: argparse.Namespace) -> Subject:
@@ -149,11 +181,40 @@ def _subject(args: argparse.Namespace) -> Subject:
         options = {"root": args.data or config.data.root, "size": config.data.size}
         options["skip_corrupt"] = config.data.skip_corrupt
     bundle = data.load(name, progress=not args.quiet, **options)
+    given = _normalisation(args, bundle)
+    if ours and given:
+        raise InputError(f"{path} brings its own normalisation: leave out --normalize, --mean and --std")
     if ours:
         model = load(path)
     else:
-        model = load_weights(path, args.model, len(bundle.classes), bundle.size[0], bundle.channels)
+        model = load_weights(path, args.model, len(bundle.classes), bundle.size[0], bundle.channels, **given)
     return Subject(model, path, bundle, config if ours else None)
+
+
+def _normalisation(args: argparse.Namespace, bundle: Any) -> dict[str, list[float]]:
+    """mean and std as the options give them; empty without options."""
+    from cfol_fast.evaluation.foreign_weights import normalisation
+
+    if (args.mean is None) != (args.std is None):
+        raise InputError("--mean and --std belong together: give both")
+    if args.mean is not None and args.normalize is not None:
+        raise InputError("--normalize and --mean say the same twice: give one of them")
+    if args.normalize is not None:
+        mean, std = normalisation(args.normalize, bundle.channels, (bundle.mean, bundle.std))
+        return {"mean": mean, "std": std}
+    if args.mean is None:
+        return {}
+    found = {}
+    for name, text in (("mean", args.mean), ("std", args.std)):
+        values = [parse_number(part) for part in text.split(",")]
+        if not all(0 <= value <= 1 for value in values) or (name == "std" and not all(values)):
+            raise InputError(f"--{name} is for pixels from 0 to 1, so its numbers are too, got {text}")
+        if len(values) != bundle.channels:
+            raise InputError(
+                f"--{name} has {len(values)} numbers, the images have {bundle.channels} channel(s)"
+            )
+        found[name] = values
+    return found
 
 
 def _is_ours(path: Path) -> bool:
@@ -176,14 +237,16 @@ def _read_own(path: Path) -> dict[str, Any] | None:
 
 
 def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
+    from cfol_fast.runs.limits import check_radius
+
     config = subject.config
-    eps = parse_number(args.eps) if args.eps else (config.test.eps if config else None)
+    eps = args.eps if args.eps is not None else (config.test.eps if config else None)
     if eps is None:
         eps = subject.bundle.eps
     norm = args.norm or (config.attack.norm if config else "linf")
     shared = {"eps": eps, "norm": norm, "seed": args.seed}
-    step = None if args.step is None else parse_number(args.step)
-    climbing = {"steps": args.steps, "step": step, "restarts": args.restarts}
+    check_radius("--eps", eps, "--step", args.step, norm)
+    climbing = {"steps": args.steps, "step": args.step, "restarts": args.restarts}
     parameters: dict[str, dict[str, Any]] = {
         "pgd": {**shared, **climbing, "loss": args.loss},
         "trades": {**shared, **climbing},

@@ -1,7 +1,7 @@
 """Data: the paper's data sets by name, and the sources that turn indices into batches of pixels."""
 
 from cfol_fast.data.ffcv_source import FFCVSource
-from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance
+from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
 from cfol_fast.data.registry import DataSpec, load, names, spec
 from cfol_fast.data.resident import ResidentSource
 
@@ -16,4 +16,5 @@ __all__ = [
     "load",
     "names",
     "spec",
+    "stratified",
 ]

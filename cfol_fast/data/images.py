@@ -195,6 +195,28 @@ def holdout(labels: Tensor, fraction: float = 0.2, seed: int = 0) -> tuple[Tenso
     return torch.from_numpy(np.sort(np.concatenate(kept))), torch.from_numpy(np.sort(np.concatenate(held)))
 
 
+def stratified(labels: Tensor, count: int, seed: int = 0) -> Tensor:
+    """`count` images at random, in each class its share of all: sorted indices. With a count for it, every class has one at least.
+
+    The same for the same labels, so that what is measured on such a part can be compared.
+    """
+    array = labels.cpu().numpy()
+    if not 1 <= count <= len(array):
+        raise InputError(f"a part of the images must have 1 to {len(array)} of them, got {count}")
+    classes, sizes = np.unique(array, return_counts=True)
+    shares = count * sizes / len(array)
+    given = np.full(len(classes), int(count >= len(classes)))
+    # Ties are broken at random: with fewer images than classes there is no order to prefer.
+    ties = np.random.default_rng([seed, len(classes)]).random(len(classes)) * 1e-6
+    for _ in range(count - int(given.sum())):
+        given[np.argmax(np.where(given < sizes, shares - given + ties, -np.inf))] += 1
+    chosen = [
+        np.random.default_rng([seed, int(c)]).permutation(np.flatnonzero(array == c))[:n]
+        for c, n in zip(classes, given, strict=True)
+    ]
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))
+
+
 def imbalance(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
     """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one 1/factor."""
     if factor < 1:

@@ -51,7 +51,7 @@ class DataSpec:
     model: str = "resnet18"
 
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _FASHION = ((0.2860,), (0.3530,))
 
 SPECS: dict[str, DataSpec] = {
@@ -116,7 +116,7 @@ SPECS: dict[str, DataSpec] = {
             "Imagenette, 160 px",
             folders.imagenette,
             160,
-            *_IMAGENET,
+            *IMAGENET,
             augment=lambda size: paper_augment(size, pad=False),
         ),
         DataSpec(

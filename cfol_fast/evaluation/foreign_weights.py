@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import models
+from cfol_fast.data.registry import IMAGENET
 from cfol_fast.errors import InputError
 
+NORMALISATIONS = ("imagenet", "dataset", "none")
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema")
 NORMALISATION = {
     "mean": ("normalizer.new_mean", "normalize.mean"),
@@ -75,11 +77,15 @@ def load_weights(
     """The network `model` with the weights of the file, in eval mode, for pixels in [0, 1].
 
     model: a name of `models.create`; without it, the one of ours whose layers are in the file.
-    mean, std: of the normalisation, if the file has none; without any the pixels go in unchanged.
+    mean, std: what the network was trained with, see `normalisation`; needed where the file has no such layer, refused where it has.
     """
     weights = read_state_dict(path)
     found = {name: _normalisation(weights, endings) for name, endings in NORMALISATION.items()}
-    mean, std = found["mean"] or mean, found["std"] or std
+    own = found["mean"] is not None and found["std"] is not None
+    if own and (mean is not None or std is not None):
+        raise InputError(
+            f"{path} brings its own normalisation, mean {found['mean']} and std {found['std']}: leave out --normalize, --mean and --std"
+        )
     classes = num_classes or _outputs(weights)
     if classes is None:
         raise InputError(f"{path}: the number of classes cannot be seen from its layers; give it")
@@ -88,12 +94,30 @@ def load_weights(
         raise InputError(
             f"{path} fits none of our networks ({', '.join(models.names())}): name one with --model"
         )
+    mean, std = (found["mean"], found["std"]) if own else (mean, std)
     network = models.create(name, classes, image_size, in_channels, mean=mean, std=std)
     inner = network.get_submodule("net")
     inner.load_state_dict(
         _matching(weights, inner.state_dict(), f"{path} is not a {name} with {classes} classes")
     )
+    if mean is None or std is None:
+        raise InputError(
+            f"{path} does not say how its images were normalised, and a wrong guess gives wrong accuracies: give --mean and --std, or "
+            f"--normalize {'|'.join(NORMALISATIONS)} (none: the network takes pixels from 0 to 1 as they are)"
+        )
     return network.eval()
+
+
+def normalisation(
+    kind: str, channels: int, dataset: tuple[Sequence[float], Sequence[float]]
+) -> tuple[list[float], list[float]]:
+    """The mean and std that `kind` names: ImageNet's, those of the data set, or none, which changes nothing."""
+    if kind not in NORMALISATIONS:
+        raise InputError(f"the normalisation must be one of {', '.join(NORMALISATIONS)}, got {kind!r}")
+    mean, std = {"imagenet": IMAGENET, "dataset": dataset, "none": ([0.0] * channels, [1.0] * channels)}[kind]
+    if len(mean) != channels:
+        raise InputError(f"normalisation {kind!r} has {len(mean)} channels, the images have {channels}")
+    return list(mean), list(std)
 
 
 def _matching(

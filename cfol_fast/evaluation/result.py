@@ -83,9 +83,14 @@ class Evaluation:
                 line += f"  {_percent(shown.per_class[name])}"
             lines.append(line + f"  {_percent(low)} -{_percent(high)}")
         lines.append("-" * len(lines[0]))
+        empty = len(shown.classes) - len(shown.per_class)
         for title, metric in _SUMMARY.items():
+            if empty and metric in ("tail", "worst"):
+                continue
             line = f"{title:{width}}  {'':6}  {_percent(getattr(clean, metric))}"
             lines.append(line if self.robust is None else line + f"  {_percent(getattr(shown, metric))}")
+        if empty:
+            lines.append(f"no worst class: {empty} of {len(shown.classes)} classes have no images")
         for what, accuracy in self.attacks if len(self.attacks) > 1 else []:
             lines.append(
                 f"{what.get('kind')}: {_percent(accuracy.average).strip()} average, {describe(what)}"

@@ -13,7 +13,7 @@ from torch import nn
 from cfol_fast import atomic, data, evaluation
 from cfol_fast.data import ImageData
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import load_weights
+from cfol_fast.evaluation.foreign_weights import load_weights, normalisation
 from cfol_fast.machine import choose_device
 from cfol_fast.recipes.planning import Cell, Job, Plan, configure
 from cfol_fast.recipes.runner import Say
@@ -54,7 +54,10 @@ def _pretrained(
     bundle = load(config)
     path = cell.checkpoint.expanduser()
     name = config.model.name or cell.entry.pretrained.model
-    model = load_weights(path, name, len(bundle.classes), bundle.size[0], bundle.channels)
+    mean, std = None, None
+    if cell.entry.pretrained.normalize is not None:
+        mean, std = normalisation(cell.entry.pretrained.normalize, bundle.channels, (bundle.mean, bundle.std))
+    model = load_weights(path, name, len(bundle.classes), bundle.size[0], bundle.channels, mean, std)
     return model, bundle, config
 
 

@@ -30,11 +30,13 @@ class Pretrained:
     """A column that may come from a checkpoint given by path instead of a run.
 
     required: at the paper's scale it is not trained here; without a checkpoint the column stays empty, which is said beforehand.
+    normalize: what its images were normalised with ("imagenet", "dataset", "none"), where the file has no such layer.
     """
 
     model: str
     hint: str
     required: bool = False
+    normalize: str | None = None
 
 
 @dataclass(frozen=True)

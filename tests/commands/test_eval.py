@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from cfol_fast import models
 from cfol_fast.commands import main as cli
@@ -79,6 +81,109 @@ def test_a_run_folder_knows_its_data_and_its_radius(tmp_path: Path) -> None:
     assert alone["clean"] == written["clean"]
 
 
+@pytest.fixture(scope="module")
+def plain_weights(weights: Path) -> Path:
+    """The same network without its first layer, as others publish theirs."""
+    state = torch.load(weights, weights_only=True)
+    file = weights.with_name("plain.pt")
+    torch.save(
+        {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}, file
+    )
+    return file
+
+
+def accuracy(file: Path, tmp_path: Path, *options: str) -> dict[str, Any]:
+    out = tmp_path / "e.json"
+    arguments = [
+        "--dataset",
+        "fashion-mini",
+        "--attack",
+        "none",
+        "--quiet",
+        "--device",
+        "cpu",
+        "--json",
+        str(out),
+    ]
+    assert cli.main(["eval", str(file), *arguments, *options]) == 0
+    return json.loads(out.read_text())
+
+
+def test_weights_of_others_are_normalised_as_they_were_trained(
+    weights: Path, plain_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = accuracy(weights, tmp_path, "--limit", "300")
+    given = accuracy(plain_weights, tmp_path, "--limit", "300", "--mean", "0.3", "--std", "0.3")
+    assert given["correct"] == whole["correct"]
+    assert given["settings"]["mean"] == whole["settings"]["mean"] == pytest.approx([0.3])
+    named = accuracy(plain_weights, tmp_path, "--limit", "10", "--normalize", "dataset")
+    assert named["settings"]["std"] == pytest.approx([0.3530])
+    assert accuracy(plain_weights, tmp_path, "--limit", "10", "--normalize", "none")["settings"]["std"] == [
+        1.0
+    ]
+    capsys.readouterr()
+    assert cli.main(["eval", str(plain_weights), "--dataset", "fashion-mini", "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert "--normalize imagenet|dataset|none" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mean", "0.3"], "--mean and --std belong together"),
+        (["--mean", "0.3", "--std", "0.3", "--normalize", "none"], "give one of them"),
+        (["--mean", "72.9", "--std", "90"], "--mean is for pixels from 0 to 1"),
+        (["--mean", "0.3", "--std", "0"], "--std is for pixels from 0 to 1"),
+        (["--mean", "0.3,0.3,0.3", "--std", "0.3,0.3,0.3"], "--mean has 3 numbers, the images have 1"),
+        (["--normalize", "imagenet"], "has 3 channels, the images have 1"),
+    ],
+)
+def test_a_normalisation_that_cannot_be_is_refused(
+    plain_weights: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["eval", str(plain_weights), "--dataset", "fashion-mini", "--quiet", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_part_of_the_test_set_has_every_class(tmp_path: Path) -> None:
+    from cfol_fast import data
+
+    images = data.load("fashion-mini").test
+    for index in range(0, len(images), 50):
+        for part in ("train", "test"):
+            name = images.classes[int(images.labels[index])].replace("/", "-")
+            file = tmp_path / part / name / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.image(index).squeeze(2).numpy()).save(file)
+    weights, out = tmp_path / "w.pt", tmp_path / "e.json"
+    torch.save(models.create("demo-cnn", 10, 28, 3, mean=[0.3] * 3, std=[0.3] * 3).state_dict(), weights)
+    # The images of a folder come in the order of its classes.
+    arguments = [
+        "--dataset",
+        "folder",
+        "--data",
+        str(tmp_path),
+        "--attack",
+        "none",
+        "--quiet",
+        "--device",
+        "cpu",
+    ]
+    assert cli.main(["eval", str(weights), *arguments, "--limit", "10", "--json", str(out)]) == 0
+    assert list(json.loads(out.read_text())["clean"]["count"].values()) == [1] * 10
+
+
+def test_without_images_of_every_class_there_is_no_worst_class(
+    weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--dataset", "fashion-mini", "--attack", "none", "--limit", "7", "--device", "cpu"]
+    assert cli.main(["eval", str(weights), *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "no worst class: 3 of 10 classes have no images" in shown
+    assert "20 % tail" not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -89,7 +194,7 @@ def test_a_run_folder_knows_its_data_and_its_radius(tmp_path: Path) -> None:
         (["--dataset", "fashion-mini", "--batch-size", "0"], "batch"),
         (["--dataset", "fashion-mini", "--seed", "-1"], "seed"),
         (["--dataset", "fashion-mini", "--eps=-8/255"], "eps"),
-        (["--dataset", "fashion-mini", "--eps", "abc"], "'abc' is not a number"),
+        (["--dataset", "fashion-mini", "--eps", "abc"], "--eps must be a number"),
         (["--dataset", "fashion-mini", "--limit", "0"], "--limit must be at least 1"),
         (["--dataset", "fashion-mini", "--json", "/nowhere/x.json"], "there is no folder /nowhere"),
         (["--dataset", "fashion-mini", "--state", "s.json"], "--state belongs to --attack autoattack"),

@@ -199,3 +199,23 @@ def test_channel_statistics_are_those_of_all_pixels():
     values = images.images.double().reshape(-1, 3) / 255
     assert mean == pytest.approx(values.mean(0).tolist(), abs=1e-4)
     assert std == pytest.approx(values.std(0, correction=0).tolist(), abs=1e-4)
+
+
+def test_a_part_has_of_every_class_its_share_and_is_the_same_each_time():
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 9 + [3])
+    chosen = data.stratified(labels, 20)
+    assert torch.bincount(labels[chosen]).tolist() == [12, 6, 1, 1]
+    assert torch.equal(chosen, data.stratified(labels, 20))
+    assert not torch.equal(chosen, data.stratified(labels, 20, seed=1))
+    assert torch.equal(chosen, chosen.unique())
+    assert data.stratified(labels, 100).tolist() == list(range(100))
+    # Not the first of each class.
+    assert labels[chosen].tolist() == sorted(labels[chosen].tolist())
+    assert chosen[:12].tolist() != list(range(12))
+
+
+def test_a_part_smaller_than_the_number_of_classes_takes_some_of_them():
+    labels = torch.arange(10).repeat(5)
+    assert len(labels[data.stratified(labels, 4)].unique()) == 4
+    with pytest.raises(InputError, match="1 to 50 of them, got 51"):
+        data.stratified(labels, 51)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import load_weights, read_state_dict
+from cfol_fast.evaluation.foreign_weights import load_weights, normalisation, read_state_dict
 from tests.attacks.small_models import awaken
 
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]
@@ -55,7 +55,7 @@ def test_the_trades_layout_has_a_block_that_is_never_used(tmp_path: Path) -> Non
         name.replace("block1", "sub_block1"): value for name, value in state.items() if "block1" in name
     }
     torch.save(state, tmp_path / "trades.pt")
-    check(load_weights(tmp_path / "trades.pt", "wrn-10-1"), expected)
+    check(load_weights(tmp_path / "trades.pt", "wrn-10-1", mean=[0.0] * 3, std=[1.0] * 3), expected)
 
 
 def test_autoattacks_own_example_is_recognised_as_a_resnet18() -> None:
@@ -70,7 +70,7 @@ def test_autoattacks_own_example_is_recognised_as_a_resnet18() -> None:
     file = Path(str(folder / "model_test.pt"))
     original = ResNet18().eval()
     original.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-    check(load_weights(file), original)
+    check(load_weights(file, mean=[0.0] * 3, std=[1.0] * 3), original)
 
 
 @pytest.mark.parametrize("prefix", ["", "backbone.", "net.", "a.b.c."])
@@ -84,6 +84,27 @@ def test_our_own_export_comes_back_with_its_normalisation(tmp_path: Path) -> Non
     expected, _ = weights_of("demo-cnn")
     torch.save(expected.state_dict(), tmp_path / "w.pt")
     check(load_weights(tmp_path / "w.pt"), expected)
+
+
+def test_weights_without_a_normalisation_are_refused_until_it_is_given(tmp_path: Path) -> None:
+    expected, weights = weights_of("demo-cnn")
+    torch.save(weights, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=r"--mean and --std, or --normalize imagenet\|dataset\|none"):
+        load_weights(tmp_path / "w.pt", "demo-cnn")
+    torch.save(expected.state_dict(), tmp_path / "whole.pt")
+    with pytest.raises(InputError, match="brings its own normalisation"):
+        load_weights(tmp_path / "whole.pt", "demo-cnn", mean=MEAN, std=STD)
+
+
+def test_a_normalisation_has_a_name() -> None:
+    cifar = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    assert normalisation("imagenet", 3, cifar) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    assert normalisation("dataset", 3, cifar) == (list(cifar[0]), list(cifar[1]))
+    assert normalisation("none", 1, cifar) == ([0.0], [1.0])
+    with pytest.raises(InputError, match="'imagenet' has 3 channels, the images have 1"):
+        normalisation("imagenet", 1, cifar)
+    with pytest.raises(InputError, match="one of imagenet, dataset, none, got 'cifar'"):
+        normalisation("cifar", 3, cifar)
 
 
 def test_counters_of_newer_versions_may_be_missing(tmp_path: Path) -> None:
