@@ -22,23 +22,18 @@ class UniformSampler(IndexSampler):
 
     def __init__(self, n: int, seed: int = 0, device: torch.device | str | None = None) -> None:
         super().__init__(n, seed, device)
-        self._position = 0
+        # How many examples of the current order have been drawn: (1,) int64.
+        self._position = torch.zeros(1, dtype=torch.int64, device=self.device)
 
     def draw(self, n: int) -> Tensor:
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
-        parts = []
-        while True:
-            count = min(n, self.size - self._position)
-            parts.append(ops.permutation(self.rng, self.size, self._position, count))
-            self._position += count
-            n -= count
-            # The random state counts epochs, where other samplers count draws.
-            if self._position == self.size:
-                self.rng[1] += 1
-                self._position = 0
-            if n == 0:
-                return parts[0] if len(parts) == 1 else torch.cat(parts)
+        drawn = ops.permutation(self.rng, self.size, self._position, n)
+        self._position += n
+        # The random state counts epochs, where other samplers count draws.
+        self.rng[1:].add_(self._position // self.size)
+        self._position %= self.size
+        return drawn
 
     def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
         """There is nothing to learn."""
@@ -47,12 +42,12 @@ class UniformSampler(IndexSampler):
         """There is nothing to learn."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kind": "uniform", "size": self.size, "rng": self.rng.clone(), "position": self._position}
+        return {"kind": "uniform", "size": self.size, "rng": self.rng.clone(), "position": int(self._position)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "uniform", self.size)
         self.rng.copy_(state["rng"])
-        self._position = state["position"]
+        self._position.fill_(state["position"])
 
 
 class FixedClassSampler(IndexSampler):

@@ -15,19 +15,23 @@ CFOL_SIMD void shuffle_chunk(const ShuffleKey* keys, int rounds, int64_t n, int6
 
 }  // namespace
 
-void permutation(const RngState* rng, int64_t n, int64_t start, int64_t count, int64_t* out) {
+void permutation(const RngState* rng, int64_t n, const int64_t* start, int64_t count, int64_t* out) {
   ShuffleKey keys[kMaxShuffleRounds];
   const int rounds = shuffle_rounds(n);
-  for (int round = 0; round < rounds; ++round) keys[round] = shuffle_key(*rng, n, round);
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kChunk) {
-      int64_t x[kChunk];
-      const int64_t filled = end - first < kChunk ? end - first : kChunk;
-      for (int64_t i = 0; i < kChunk; ++i) x[i] = i < filled ? start + first + i : 0;
-      shuffle_chunk(keys, rounds, n, x);
-      for (int64_t i = 0; i < filled; ++i) out[first + i] = x[i];
-    }
-  });
+  for (int64_t shuffle = *start / n; shuffle * n < *start + count; ++shuffle) {
+    const RngState state = shuffle_state(*rng, shuffle);
+    for (int round = 0; round < rounds; ++round) keys[round] = shuffle_key(state, n, round);
+    const ShufflePart part = shuffle_part(shuffle, n, *start, count);
+    parallel_for(part.end - part.from, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t first = part.from + begin; first < part.from + end; first += kChunk) {
+        int64_t x[kChunk];
+        const int64_t left = part.from + end - first, filled = left < kChunk ? left : kChunk;
+        for (int64_t i = 0; i < kChunk; ++i) x[i] = i < filled ? part.offset + first + i : 0;
+        shuffle_chunk(keys, rounds, n, x);
+        for (int64_t i = 0; i < filled; ++i) out[first + i] = x[i];
+      }
+    });
+  }
 }
 
 }  // namespace cfol::cpu

@@ -64,10 +64,10 @@ def test_ffcv_is_fed_from_device_indices(device, tmp_path):
     path = tmp_path / "train.beton"
     beton.write(path, images)
     source = data.FFCVSource(path, lag=1, device=device, seed=1)
-    rng = ops.new_rng(2, device)
+    rng, start = ops.new_rng(2, device), torch.zeros(1, dtype=torch.int64, device=device)
 
     def draw():
-        idx = ops.permutation(rng, 200, 0, 16)
+        idx = ops.permutation(rng, 200, start, 16)
         rng[1] += 1
         return idx
 

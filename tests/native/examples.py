@@ -40,7 +40,7 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         "exp3_draw": (w, base, 0.5, offsets, members, rng(), B),
         "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
         "class_tally": (ops.new_tally(K), y, loss, None),
-        "permutation": (rng(), N, 3, B),
+        "permutation": (rng(), N, torch.tensor([3]), B),
         "sum_tree_build": (tree.w.clone(),),
         "sum_tree_draw": (tree.tree, N, 0.5, rng(), B),
         "sum_tree_update": (

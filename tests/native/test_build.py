@@ -156,7 +156,7 @@ def test_a_cpu_build_with_clang_compiles_without_a_warning_and_runs(tmp_path):
     assert gpu_images(tmp_path / "lib" / "cfol_fast" / "_ops.abi3.so") == set()
     code = (
         "import torch, sys; torch.ops.load_library(sys.argv[1]); "
-        "print(torch.ops.cfol_fast.permutation(torch.tensor([1, 2]), 4, 0, 4).sort().values.tolist())"
+        "print(torch.ops.cfol_fast.permutation(torch.tensor([1, 2]), 4, torch.tensor([0]), 4).sort().values.tolist())"
     )
     library = str(tmp_path / "lib" / "cfol_fast" / "_ops.abi3.so")
     assert building.run([sys.executable, "-c", code, library]).stdout.strip() == "[0, 1, 2, 3]"

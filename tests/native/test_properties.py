@@ -79,10 +79,10 @@ def test_an_update_adds_each_class_and_keeps_the_state_bounded(k, n, eta, one_cl
 @given(st.integers(1, 5000), st.integers(0, 2**63 - 1), st.integers(0, 50))
 def test_a_permutation_holds_everything_once_and_can_be_cut_anywhere(n, seed, cut):
     rng = ops.new_rng(seed)
-    whole = ops.permutation(rng, n, 0, n)
+    whole = ops.permutation(rng, n, torch.tensor([0]), n)
     assert torch.equal(whole.sort().values, torch.arange(n))
     start = min(cut, n)
-    assert torch.equal(ops.permutation(rng, n, start, n - start), whole[start:])
+    assert torch.equal(ops.permutation(rng, n, torch.tensor([start]), n - start), whole[start:])
 
 
 @FAST
