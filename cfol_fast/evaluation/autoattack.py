@@ -31,6 +31,13 @@ NORMS = {"linf": "Linf", "l2": "L2"}
 # The targeted DLR loss looks at the four largest logits.
 LEAST_CLASSES = 4
 FORMAT = 1
+STATE_SHAPE = {
+    "identity!": {str: object},
+    "attack!": int,
+    "batch!": int,
+    "start!": str,
+    "predictions!": [int],
+}
 
 
 class AutoAttack:
@@ -87,13 +94,15 @@ class AutoAttack:
         progress: called with (done, total) after every batch; only their ratio means something.
         """
         state = _State(self._identity(x, y, batch_size), clean, y)
-        if self.state is not None:
-            state.restore(self.state)
+        if self.state is not None and self.state.exists():
+            state.restore(self.state, y, batch_size, len(self.attacks), self._classes(x, device))
         adversary = None
         for number, name in enumerate(self.attacks):
             if number < state.attack:
                 continue
-            pieces = state.candidates.nonzero().squeeze(1).split(batch_size)
+            left = state.candidates.nonzero().squeeze(1)
+            # Without examples there would be one piece, an empty one.
+            pieces = left.split(batch_size) if len(left) else ()
             for piece in pieces[state.batch :]:
                 if adversary is None:
                     adversary = self._adversary(x, device)
@@ -106,13 +115,17 @@ class AutoAttack:
             self._save(state)
         return state.predictions
 
+    def _classes(self, x: Tensor, device: torch.device) -> int:
+        with torch.no_grad(), evaluation_mode(self.model):
+            return int(self.model(x[:1].to(device)).shape[1])
+
     def _adversary(self, x: Tensor, device: torch.device) -> Any:
         try:
             import pyautoattack
         except ModuleNotFoundError:
             raise InputError("AutoAttack needs pyautoattack: pip install pyautoattack") from None
         # A copy, because parts of AutoAttack leave gradients in the parameters
-        model = copy.deepcopy(bare(self.model)).requires_grad_(False).eval()
+        model = _Contiguous(copy.deepcopy(bare(self.model)).requires_grad_(False)).eval()
         with torch.no_grad():
             k = model(x[:1].to(device)).shape[1]
         if k < LEAST_CLASSES:
@@ -129,7 +142,9 @@ class AutoAttack:
     def _attack(self, adversary: Any, name: str, x: Tensor, y: Tensor, device: torch.device) -> Tensor:
         adversary.attacks_to_run = [name]
         with _undisturbed(device), evaluation_mode(adversary.model):
-            _, predicted = adversary.run_standard_evaluation(x.to(device), y.to(device), batch_size=len(x))
+            # In another layout its `view` raises.
+            x, y = x.to(device).contiguous(), y.to(device)
+            _, predicted = adversary.run_standard_evaluation(x, y, batch_size=len(x))
         return predicted.cpu()
 
     def _save(self, state: _State) -> None:
@@ -148,6 +163,20 @@ class AutoAttack:
             "batch size": batch_size,
             "pyautoattack": versions().get("pyautoattack", "not installed"),
         }
+
+
+class _Contiguous(nn.Module):
+    """The model, with gradients of the input in the layout that pyautoattack can `view`: a channels_last model returns others."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            x = x.view_as(x)
+            x.register_hook(Tensor.contiguous)
+        return self.model(x)
 
 
 class _State:
@@ -177,11 +206,9 @@ class _State:
             "predictions": self.predictions.tolist(),
         }
 
-    def restore(self, path: Path) -> None:
-        """Continues from the file if it is there; the state of another evaluation is refused, with what differs."""
-        if not path.exists():
-            return
-        stored = read_object(path)
+    def restore(self, path: Path, y: Tensor, batch_size: int, attacks: int, classes: int) -> None:
+        """Continues from the file; the state of another evaluation is refused, with what differs, and so is nonsense."""
+        stored = read_object(path, STATE_SHAPE)
         if stored.get("kind") != "autoattack-state" or stored.get("format") != FORMAT:
             raise InputError(f"{path} is not an AutoAttack state of this version; choose another file")
         different = [name for name, value in self.identity.items() if stored["identity"].get(name) != value]
@@ -189,9 +216,44 @@ class _State:
             raise InputError(
                 f"the AutoAttack state {path} belongs to another {', '.join(different)}; delete it or choose another file"
             )
+        candidates = torch.tensor([digit == "1" for digit in stored["start"]], dtype=torch.bool)
+        predictions = torch.tensor(stored["predictions"], dtype=torch.int64)
+        wrong = self._nonsense(stored, candidates, predictions, y, batch_size, attacks, classes)
+        if wrong is not None:
+            raise InputError(f"the AutoAttack state {path} is damaged ({wrong}); delete it to begin again")
         self.attack, self.batch = stored["attack"], stored["batch"]
-        self.candidates = torch.tensor([digit == "1" for digit in stored["start"]])
-        self.predictions = torch.tensor(stored["predictions"], dtype=torch.int64)
+        self.candidates, self.predictions = candidates, predictions
+
+    def _nonsense(
+        self,
+        stored: dict[str, Any],
+        candidates: Tensor,
+        predictions: Tensor,
+        y: Tensor,
+        batch_size: int,
+        attacks: int,
+        classes: int,
+    ) -> str | None:
+        """What no evaluation of these examples could have written; None for a state that one could have."""
+        clean = self.predictions
+        if not len(candidates) == len(predictions) == len(y) or set(stored["start"]) - {"0", "1"}:
+            return f"its start and predictions must be of {len(y)} examples"
+        batches = -(-int(candidates.sum()) // batch_size)
+        if not 0 <= stored["attack"] <= attacks or not 0 <= stored["batch"] <= batches:
+            return f"attack {stored['attack']} of {attacks}, batch {stored['batch']} of {batches}"
+        if bool((candidates & (clean != y)).any()) or (
+            stored["attack"] == 0 and not torch.equal(candidates, clean == y)
+        ):
+            return "its start holds examples that the model gets wrong without an attack"
+        # The attacks go through the candidates in order: those behind the batch are as they were, right.
+        waiting = candidates.nonzero().squeeze(1)[stored["batch"] * batch_size :]
+        if bool((predictions == y)[~candidates].any()) or bool((predictions != y)[waiting].any()):
+            return "its predictions do not belong to its start"
+        if bool((predictions != clean)[clean != y].any()):
+            return "it changed examples that are not attacked"
+        if bool(((predictions < 0) | (predictions >= classes)).any()):
+            return f"its predictions must be of {classes} classes"
+        return None
 
 
 def fingerprint(parts: Sequence[Tensor | str]) -> str:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import cfol_fast.evaluation.autoattack as module
+from cfol_fast import data
+from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import AutoAttack, evaluate
-from tests.attacks.small_models import EPS, SmallNet, Trained
+from tests.attacks.small_models import EPS, SmallNet, Trained, images
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +137,44 @@ def test_a_file_that_is_no_state_is_refused(few: Trained, tmp_path: Path) -> Non
             evaluate(*few, attack={"kind": "autoattack", "eps": EPS, "state": state})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attack": -1},
+        {"attack": 99},
+        {"attack": 1.5},
+        {"attack": None},
+        {"attack": "1"},
+        {"batch": -1},
+        {"batch": 10**9},
+        {"batch": [0]},
+        {"start": ""},
+        {"start": "2"},
+        {"start": [1]},
+        {"start": "1" * N},
+        {"start": "0" * N},
+        {"predictions": []},
+        {"predictions": None},
+        {"predictions": [0.5] * N},
+        {"predictions": [2**70] * N},
+        {"predictions": [-1] * N},
+        {"predictions": [10**6] * N},
+        {"identity": None},
+        {"identity": []},
+    ],
+    ids=str,
+)
+def test_a_state_with_nonsense_is_refused(few: Trained, tmp_path: Path, change: dict) -> None:
+    file = tmp_path / "state.json"
+    attack = AutoAttack(few.model, eps=EPS, attacks=FAST, state=file)
+    # Every second image is right without an attack.
+    clean = torch.where(torch.arange(N) % 2 == 0, few.y, (few.y + 1) % 4)
+    identity = attack._identity(few.x, few.y, BATCH)
+    file.write_text(json.dumps({**module._State(identity, clean, few.y).to_json(), **change}))
+    with pytest.raises(InputError, match=r"state\.json"):
+        attack.run(few.x, few.y, clean, few.x.device, BATCH)
+
+
 def test_the_model_and_the_global_random_state_are_left_alone(few: Trained) -> None:
     few.model.train()
     before = torch.random.get_rng_state()
@@ -158,3 +199,53 @@ def test_bad_parameters_are_named(few: Trained) -> None:
         AutoAttack(few.model, eps=0.1, norm="l1")
     with pytest.raises(InputError, match="the parts of AutoAttack are"):
         AutoAttack(few.model, eps=0.1, attacks=("pgd",))
+
+
+def test_where_no_example_is_left_there_is_nothing_to_attack(few: Trained) -> None:
+    wrong = (few.model(few.x).argmax(1) + 1) % 10
+    report = evaluate(few.model, few.x, wrong, attack={"kind": "autoattack", "eps": EPS}, batch_size=BATCH)
+    assert report.robust.average == report.clean.average == 0
+
+
+def colour_source(few: Trained, channels_last: bool = True) -> data.ResidentSource:
+    pixels = (few.x * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    names = [f"pattern {c}" for c in range(10)]
+    return data.ResidentSource(data.ImageSet(pixels, few.y, names), channels_last=channels_last)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_colour_images_and_models_in_channels_last_are_attacked(few: Trained, norm: str) -> None:
+    attack = {"kind": "autoattack", "eps": 8 / 255, "norm": norm}
+    model = few.model.to(memory_format=torch.channels_last)
+    report = evaluate(model, colour_source(few), attack=attack, batch_size=BATCH)
+    plain = evaluate(
+        model.to(memory_format=torch.contiguous_format),
+        colour_source(few, False),
+        attack=attack,
+        batch_size=BATCH,
+    )
+    assert report.robust.average <= report.clean.average
+    assert (report.robust.correct != plain.robust.correct).sum() <= 1
+
+
+def test_a_run_on_colour_images_is_evaluated_with_autoattack(tmp_path: Path) -> None:
+    pixels, labels = images(40, 3)
+    for number, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+        for split in ("train", "test"):
+            folder = tmp_path / "images" / split / f"pattern {label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((image * 255).byte().permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
+    run, out = tmp_path / "run", tmp_path / "e.json"
+    where = ["--dataset", "folder", "--data", str(tmp_path / "images"), "--out", str(run), "--quiet"]
+    settings = [
+        "epochs=1",
+        "steps_per_epoch=1",
+        "batch_size=8",
+        "data.holdout=none",
+        "model.name=demo-cnn@0.25",
+    ]
+    settings += ["attack.steps=1", "test.steps=1", "device=cpu"]
+    assert cli.main(["train", "erm", *where, *(word for s in settings for word in ("--set", s))]) == 0
+    attack = ["--attack", "autoattack", "--eps", "8/255", "--device", "cpu", "--json", str(out)]
+    assert cli.main(["eval", str(run), *attack]) == 0
+    assert json.loads(out.read_text())["attacks"][0]["attack"]["kind"] == "autoattack"
