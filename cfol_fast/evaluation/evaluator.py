@@ -131,7 +131,7 @@ class _Predictions:
                     if len(alive):
                         guess[alive] = self._predict(outcome.x_adv[alive], number)
                 else:
-                    guess = self._predict(one(x, y), number)
+                    guess = self._predict(attack_images(one, self.model, x, y), number)
                 self.attacked[attack_number][rows] = guess.cpu()
                 self._count(len(rows))
             if not chosen:
@@ -236,6 +236,30 @@ def make_attack(attack: AttackLike, model: nn.Module) -> Any:
     if isinstance(attack, AutoAttack) or callable(attack):
         return attack
     raise TypeError(f"an attack is called with (x, y) or given as a dict, got {type(attack).__name__}")
+
+
+def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """x_adv of an attack on a batch; one that is not ours gets what it would get from its own examples, and is checked.
+
+    Other libraries differentiate without asking for gradients, `view` images as if they were contiguous, and may leave the model in
+    training mode.
+    """
+    if isinstance(attack, AutoAttack):
+        raise InputError("AutoAttack works on a whole data set; for single batches use PGD")
+    if isinstance(attack, attack_kinds.Attack):
+        return attack(x, y)
+    with torch.enable_grad():
+        x_adv = attack(x.detach().clone(memory_format=torch.contiguous_format), y)
+    for module in model.modules():
+        module.training = False
+    if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
+        what = f"shape {tuple(x_adv.shape)}" if isinstance(x_adv, Tensor) else type(x_adv).__name__
+        raise InputError(
+            f"the attack {_describe(attack)['kind']} must return images of shape {tuple(x.shape)}, got {what}"
+        )
+    x_adv = x_adv.detach().to(x)
+    check_pixels(x_adv, f"the result of the attack {_describe(attack)['kind']}: ")
+    return x_adv
 
 
 def _as_list(attack: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.evaluator import make_attack
+from cfol_fast.evaluation.evaluator import attack_images, make_attack
 from cfol_fast.evaluation.inputs import as_source, logits_of
 
 
@@ -30,9 +30,9 @@ def gallery(model: nn.Module, source: Any, attack: Any, class_index: int, n: int
     device = next((p.device for p in model.parameters()), x.device)
     x, y = x.to(device), torch.full((len(idx),), class_index, dtype=torch.int64, device=device)
     with evaluation_mode(model), torch.no_grad():
-        adversarial = make_attack(attack, model)(x, y)
-        clean, attacked = (logits_of(model, images, 0).softmax(1) for images in (x, adversarial))
-    before, after = clean.argmax(1), attacked.argmax(1)
+        adversarial = attack_images(make_attack(attack, model), model, x, y)
+        clean, fooled = (logits_of(model, images, 0).softmax(1) for images in (x, adversarial))
+    before, after = clean.argmax(1), fooled.argmax(1)
     turned = (before == y) & (after != y)
     order = torch.sort((~turned).long(), stable=True).indices[:n].tolist()
     pixels = [_bytes(images) for images in (x, adversarial)]
@@ -46,7 +46,7 @@ def gallery(model: nn.Module, source: Any, attack: Any, class_index: int, n: int
                 "clean": pixels[0][i],
                 "adversarial": pixels[1][i],
                 "predicted": names[int(after[i])],
-                "confidence": round(float(attacked[i, after[i]]), 6),
+                "confidence": round(float(fooled[i, after[i]]), 6),
                 "clean_predicted": names[int(before[i])],
             }
             for i in order
