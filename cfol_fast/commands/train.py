@@ -60,6 +60,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
     ("--device", "device", "DEV", "auto, cpu, cuda, cuda:1 (default: auto)"),
     ("--precision", "precision", "KIND", "float32 or bfloat16 (default: float32)"),
     (
+        "--graph",
+        "graph",
+        "on|off",
+        "on a GPU: capture the whole step as a CUDA graph and replay it; doctor --gpu tells whether it pays (default: off)",
+    ),
+    (
         "--ensemble",
         "ensemble",
         "N",
@@ -76,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, key, metavar, text in FIELDS:
         parser.add_argument(option, dest=key, metavar=metavar, help=text)
     parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        default=None,
+        help="on a GPU: only kernels that repeat their result bit for bit, without TF32; slower",
+    )
     parser.add_argument(
         "--download", action="store_true", default=None, help="fetch the data set if it is missing"
     )
@@ -185,6 +197,8 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
             assign(config, key, options[key])
     if args.compile:
         config.compile = True
+    if args.deterministic:
+        config.deterministic = True
     if args.download:
         config.data.download = True
     for assignment in args.assignments:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from cfol_fast import atomic
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.config import from_dict, to_dict
-from cfol_fast.runs.json_files import read_object
 from cfol_fast.training import train
 from cfol_fast.training.signals import StopRequest
 
@@ -65,7 +65,7 @@ def run_all(
 def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False) -> None:
     """One run in this process, continued where its folder stands."""
     job.config.out = str(job.folder(out))
-    train(job.config, resume=True, force=force, quiet=quiet)
+    train(job.config, resume="auto", force=force, quiet=quiet)
 
 
 def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say) -> None:
@@ -73,7 +73,7 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
     failed: list[str] = []
     waiting = list(todo)
-    with tempfile.TemporaryDirectory(prefix="cfol-runs-") as scratch, StopRequest() as stop:
+    with StopRequest() as stop:
         try:
             while waiting or running:
                 if stop.requested:
@@ -84,18 +84,7 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
                 while waiting and free and not failed:
                     job, place = waiting.pop(0), free.pop(0)
                     job.config.out = str(job.folder(out))
-                    order = Path(scratch) / f"{job.name}.json"
-                    atomic.write_json(order, {"config": to_dict(job.config), "force": force})
-                    log = (out / "runs" / f"{job.name}.log").open("ab")
-                    command = [sys.executable, "-m", "cfol_fast.recipes.runner", str(order)]
-                    process = subprocess.Popen(
-                        command,
-                        env={**os.environ, **place},
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                    log.close()
+                    process = _start(job, place, out / "runs" / f"{job.name}.log", force)
                     running.append((process, job, place))
                     say(f"started {job.name} ({', '.join(f'{k}={v}' for k, v in place.items())})")
                 if failed:
@@ -106,6 +95,7 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
                     if process.poll() is None:
                         continue
                     running.remove(item)
+                    process.communicate()
                     free.append(place)
                     if process.returncode == 0:
                         say(f"finished {job.name}")
@@ -122,12 +112,31 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
         )
 
 
+def _start(job: Job, place: dict[str, str], log: Path, force: bool) -> subprocess.Popen[bytes]:
+    """A worker. It gets its order through a pipe that stays open: when this process dies, however it dies, the worker notices."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cfol_fast.recipes.runner"],
+            env={**os.environ, **place},
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    # A worker that died at once is seen by its exit status.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps({"config": to_dict(job.config), "force": force}).encode() + b"\n")
+        process.stdin.flush()
+    return process
+
+
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Asks the runs to finish their step and save, and waits for them."""
     for process in processes:
         process.send_signal(signal.SIGTERM)
     for process in processes:
-        process.wait()
+        process.communicate()
 
 
 def _last_line(log: Path) -> str:
@@ -135,11 +144,19 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "no message"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """A worker: `python -m cfol_fast.recipes.runner ORDER.json`. A bug of ours leaves its traceback in the run's log."""
-    order = read_object(Path(arguments[0]))
+def _stop_with_parent() -> None:
+    """Stops this worker as SIGTERM does, saved, when the pipe from the process that started it closes."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> int:
+    """A worker: `python -m cfol_fast.recipes.runner`, its order on standard input. A bug of ours leaves its traceback in the log."""
+    order = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        train(from_dict(order["config"]), resume=True, force=order["force"])
+        train(from_dict(order["config"]), resume="auto", force=order["force"])
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal_number
@@ -150,4 +167,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,11 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.runs.json_files import read_lines
 
 Row = dict[str, Any]
 FILE = "metrics.jsonl"
+# What a row may hold; its accuracies are checked where they are read.
+ROW_SHAPE = {
+    "kind": str,
+    "epoch": int,
+    "step": int,
+    "lr": float,
+    "loss": float,
+    "robust_error": float,
+    "class_error": [(float, None)],
+    "p": [(float, None)],
+    "images_per_second": float,
+    "seconds": float,
+    "split": str,
+}
 
 
 class MetricsLog:
@@ -29,7 +44,7 @@ class MetricsLog:
 
     def append(self, row: Row) -> None:
         line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        with open(self.path, "ab") as file:
+        with atomic.told_in_full(self.path), open(self.path, "ab") as file:
             file.write(line.encode())
             file.flush()
             # A checkpoint that counts on this row must not reach the disk before it.
@@ -53,7 +68,7 @@ class MetricsLog:
 def read_rows(run: Path) -> list[Row]:
     """The rows of a run; a last line that was being written when the run was killed is left out."""
     path = run / FILE
-    return read_lines(path) if path.exists() else []
+    return read_lines(path, ROW_SHAPE) if path.exists() else []
 
 
 def _finite(value: Any) -> Any:

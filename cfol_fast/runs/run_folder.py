@@ -1,28 +1,62 @@
-"""The run folder: what may be started, continued or overwritten there, and where its files are."""
+"""The run folder: the names of its files, and what may be started, continued or overwritten there.
+
+A folder is a run's only if its config.json is a configuration of ours. Nothing here touches a file with another name than those
+listed here, and a new run does not begin where anything else is.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
+from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cfol_fast import atomic
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs.checkpoints import FOLDER
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.identity import differences
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
 
-CONFIG, RESULT, GALLERY, STAGE = "config.json", "result.json", "gallery.json", "stage-1"
+CONFIG, RESULT, GALLERY, TENSORBOARD, LOCK = (
+    "config.json",
+    "result.json",
+    "gallery.json",
+    "tensorboard",
+    ".lock",
+)
+STAGE = "stage-[0-9]"
+# Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
+FILES = (CONFIG, METRICS, RESULT, GALLERY, LOCK, "eval.json", "eval-*.json", "eval-*.state")
+CHECKPOINT_FILES = tuple(
+    f"{name}.pt" for name in ("last", "previous", "next", "best-average", "best-worst", "ensemble")
+)
+EVENT_FILES = ("events.out.tfevents.*",)
+# config.json has them all since version 0.1; somebody else's file of that name has not.
+ALWAYS_CONFIGURED = {"method", "data", "model", "attack", "optimizer"}
+
+Resume = bool | Literal["auto"]
+
+
+class Start(Enum):
+    """What a call of `train` does in a folder."""
+
+    NEW, CONTINUE, OVERWRITE = "new", "continue", "overwrite"
 
 
 def read_config(run: Path) -> TrainConfig:
     """The configuration a run folder was started with."""
-    if not (run / CONFIG).exists():
+    path = run / CONFIG
+    if not path.exists():
         raise InputError(f"{run} is not a run folder: it has no {CONFIG}")
-    return from_dict(read_object(run / CONFIG))
+    tree = read_object(path)
+    if missing := sorted(ALWAYS_CONFIGURED - tree.keys()):
+        raise InputError(f"{path} is not the configuration of a run: it has no {missing[0]!r}")
+    try:
+        return from_dict(tree)
+    except InputError as error:
+        raise InputError(f"{path} is not the configuration of a run: {error}") from None
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
@@ -31,33 +65,89 @@ def read_result(run: Path) -> dict[str, Any] | None:
     return read_object(path) if path.exists() else None
 
 
-def prepare(run: Path, config: TrainConfig, resume: bool, overwrite: bool) -> None:
-    """Makes the folder ready for `config`, or refuses; afterwards config.json is there and fits. Call it under the lock."""
+def check(run: Path, config: TrainConfig, resume: Resume = False, overwrite: bool = False) -> Start:
+    """What `config` does in this folder, or why it may not; changes nothing. Call it under the lock.
+
+    resume: True continues a run and asks for one; "auto" continues a run if there is one, and starts it otherwise.
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite contradict each other")
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        if overwrite and not _untouched(run):
-            clear(run)
-        elif resume and (run / CONFIG).exists():
+        if resume is True or (resume and (run / CONFIG).exists()):
+            if not (run / CONFIG).exists():
+                raise InputError(f"{run} is not a run folder: it has no {CONFIG}; --resume=auto starts a run")
             check_same(read_config(run), config, run)
-            return
-        elif not _untouched(run):
-            raise InputError(f"{run} exists: --resume continues it, --overwrite starts it afresh")
-        atomic.write_json(run / CONFIG, to_dict(config))
+            return Start.CONTINUE
+        return _check_new(run, overwrite)
     except OSError as error:
-        raise _unusable(run, error) from None
+        raise unusable(run, error) from None
 
 
-def clear(run: Path) -> None:
-    """Removes the run's own files and nothing else; a folder that is no run folder is refused."""
-    if not (run / CONFIG).exists():
+def _check_new(run: Path, overwrite: bool) -> Start:
+    place = run.resolve()
+    if place in (Path.home().resolve(), Path(place.anchor)):
         raise InputError(
-            f"{run} is not a run folder (no {CONFIG}): it is not overwritten; choose another --out"
+            f"{place} is no place for a run: name a folder of its own, such as --out {place / 'run'}"
         )
-    for name in (RESULT, GALLERY, METRICS):
-        (run / name).unlink(missing_ok=True)
-    for name in (FOLDER, STAGE):
-        shutil.rmtree(run / name, ignore_errors=True)
-    (run / CONFIG).unlink(missing_ok=True)
+    own, foreign = contents(run)
+    names = {str(path.relative_to(run)) for path in own} - {LOCK}
+    if names and CONFIG not in names:
+        raise InputError(
+            f"{run} is not a run folder: it holds {min(names)} and no {CONFIG}; choose another --out"
+        )
+    if CONFIG in names:
+        # Refuses somebody else's file of that name.
+        read_config(run)
+    elif foreign:
+        raise InputError(
+            f"{run} is not a run folder: it holds {foreign[0].relative_to(run)}; choose another --out"
+        )
+    if overwrite:
+        return Start.OVERWRITE if CONFIG in names else Start.NEW
+    # A run that ended before its first step left only its configuration.
+    if foreign or names - {CONFIG}:
+        raise InputError(f"{run} exists: --resume continues it, --overwrite starts it afresh")
+    return Start.NEW
+
+
+def contents(run: Path) -> tuple[list[Path], list[Path]]:
+    """The files in a run folder with the names of ours, and what else is there. A stage's files count, an empty folder does not."""
+    own: list[Path] = []
+    foreign: list[Path] = []
+    if not run.exists():
+        return own, foreign
+    for entry in sorted(run.iterdir()):
+        if _is_file_of(entry, FILES):
+            own.append(entry)
+        elif entry.is_dir() and entry.name in (FOLDER, TENSORBOARD):
+            names = CHECKPOINT_FILES if entry.name == FOLDER else EVENT_FILES
+            for file in sorted(entry.iterdir()):
+                (own if _is_file_of(file, names) else foreign).append(file)
+        elif entry.is_dir() and fnmatchcase(entry.name, STAGE):
+            for known, found in zip((own, foreign), contents(entry), strict=True):
+                known += found
+        else:
+            foreign.append(entry)
+    return own, foreign
+
+
+def _is_file_of(path: Path, names: tuple[str, ...]) -> bool:
+    return is_own_name(path.name, names) and (path.is_file() or path.is_symlink())
+
+
+def is_own_name(name: str, names: tuple[str, ...] = FILES + CHECKPOINT_FILES + EVENT_FILES) -> bool:
+    """Whether a run writes a file of this name; what a killed process left of one counts."""
+    patterns = (*names, *(f".{known}.{atomic.RANDOM}{atomic.SUFFIX}" for known in names))
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def begin(run: Path, config: TrainConfig) -> None:
+    """Writes the configuration: from now on the folder is this run's."""
+    try:
+        run.mkdir(exist_ok=True)
+        atomic.write_json(run / CONFIG, to_dict(config))
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise unusable(run, error) from None
 
 
 def check_same(stored: TrainConfig, given: TrainConfig, run: Path) -> None:
@@ -67,46 +157,10 @@ def check_same(stored: TrainConfig, given: TrainConfig, run: Path) -> None:
         raise InputError(f"cannot resume {run} with a changed configuration: {', '.join(changed)}")
 
 
-def _untouched(run: Path) -> bool:
-    """True when nothing was trained here: the folder is new, or its run ended before the first step, for example on bad data."""
-    return all(entry.name.startswith(".") or entry.name == CONFIG for entry in run.iterdir())
-
-
-def _unusable(run: Path, error: OSError) -> InputError:
+def unusable(run: Path, error: OSError) -> InputError:
+    """Why nothing can be trained in this folder."""
     if isinstance(error, PermissionError):
         return InputError(f"cannot write to {error.filename or run}: no permission")
     if run.exists() and not run.is_dir():
         return InputError(f"{run} is a file, not a folder")
-    return InputError(f"cannot create {run}: {error.strerror or error}")
-
-
-class RunLock:
-    """Keeps two processes out of one run folder. The lock dies with its process, also with kill -9."""
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self._handle: int | None = None
-
-    def __enter__(self) -> RunLock:
-        try:
-            import fcntl
-        except ModuleNotFoundError:
-            # This system has no advisory locks.
-            return self
-        try:
-            self.run.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(self.run / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise _unusable(self.run, error) from None
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._handle)
-            self._handle = None
-            raise InputError(f"another process is training in {self.run}") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+    return InputError(f"cannot create {run}: {one_line(error)}")

@@ -1,10 +1,12 @@
-"""SIGTERM and Ctrl-C ask a run to stop: it finishes its step, saves, and leaves. A second Ctrl-C leaves at once."""
+"""SIGTERM, SIGHUP (a closed terminal) and Ctrl-C ask a run to stop: it finishes its step, saves, and leaves. A second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopRequest:
@@ -20,8 +22,10 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._ask)
+            for number in SIGNALS:
+                # Under nohup a run outlives its terminal.
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._ask)
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

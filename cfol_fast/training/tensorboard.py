@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ class TensorBoardLog:
         except ImportError:
             raise InputError("TensorBoard events need tensorboard: pip install tensorboard") from None
         self.classes = [str(name) for name in classes] if classes is not None else None
-        self._writer = SummaryWriter(str(folder), purge_step=resume_step)
+        self._open = lambda: SummaryWriter(str(folder), purge_step=resume_step)
+
+    @cached_property
+    def _writer(self) -> Any:
+        """Opened with the first event: a run that ends before it leaves no file."""
+        return self._open()
 
     def __call__(self, row: Row) -> None:
         """A row of metrics.jsonl, on the disk at once."""
@@ -86,4 +92,5 @@ class TensorBoardLog:
                 self._writer.add_images(f"{gallery['class']}/{kind}", images, step, dataformats="NHWC")
 
     def close(self) -> None:
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()

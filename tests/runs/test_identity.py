@@ -49,10 +49,10 @@ def test_the_rule_speaks_of_settings_that_there_are():
 
 @pytest.mark.parametrize(("key", "value"), ELSEWHERE.items())
 def test_a_run_may_be_continued_elsewhere_and_saved_at_other_times(tmp_path, key, value):
-    run_folder.prepare(tmp_path / "run", TrainConfig(), resume=False, overwrite=False)
+    run_folder.begin(tmp_path / "run", TrainConfig())
     config = TrainConfig()
     assign(config, key, value)
-    run_folder.prepare(tmp_path / "run", config, resume=True, overwrite=False)
+    run_folder.check(tmp_path / "run", config, resume=True)
 
 
 @pytest.mark.parametrize(

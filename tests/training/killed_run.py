@@ -40,7 +40,7 @@ class Counter(TorchDispatchMode):
 
 
 def run(out: Path) -> None:
-    train(tiny.tiny_config(out, epochs=3, checkpoint__steps=2, ensemble=2), resume=True, quiet=True)
+    train(tiny.tiny_config(out, epochs=3, checkpoint__steps=2, ensemble=2), resume="auto", quiet=True)
 
 
 def whole(out: Path) -> None:
