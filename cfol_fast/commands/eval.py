@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         progress=None if args.quiet else Count("testing"),
     )
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
-    report.settings |= subject.normalisation()
+    report.settings |= {"data": subject.root, **subject.normalisation()}
     if args.json:
         atomic.write_json(Path(args.json).expanduser(), report.to_json())
     if args.csv:
@@ -145,11 +145,12 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass
 class Subject:
-    """What is evaluated: the model, where it comes from, on which data; config: of the run, if it is one."""
+    """What is evaluated: the model, where it comes from, on which data; root: its folder; config: of the run, if it is one."""
 
     model: nn.Module
     path: Path
     bundle: ImageData
+    root: str | None
     config: TrainConfig | None
 
     def normalisation(self) -> dict[str, list[float]]:
@@ -188,7 +189,7 @@ def _subject(args: argparse.Namespace) -> Subject:
         model = load(path)
     else:
         model = load_weights(path, args.model, len(bundle.classes), bundle.size[0], bundle.channels, **given)
-    return Subject(model, path, bundle, config if ours else None)
+    return Subject(model, path, bundle, options["root"], config if ours else None)
 
 
 def _normalisation(args: argparse.Namespace, bundle: Any) -> dict[str, list[float]]:

@@ -17,7 +17,7 @@ from cfol_fast.reporting.theme import SERIES
 from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size, wilson
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import essential_settings
-from cfol_fast.runs.records import Run
+from cfol_fast.runs.records import Run, same_attack
 
 SPLITS = {"robust": "Robust", "clean": "Clean"}
 # More classes than this are drawn as thin sorted columns, and only some by name.
@@ -82,6 +82,22 @@ class Group:
         found = self.accuracies(split)
         return found[0].count if found else {}
 
+    def unlike(self, other: Group) -> list[str]:
+        """In what the tests of the two groups differ, so that their figures cannot be compared; empty where they can."""
+        mine, theirs = self.counted[0], other.counted[0]
+        found = []
+        if mine.root and theirs.root and mine.root != theirs.root:
+            found.append(f"other images ({mine.root}, not {theirs.root})")
+        counts = [group.class_counts("robust") or group.class_counts("clean") for group in (self, other)]
+        if all(counts) and counts[0] != counts[1]:
+            sizes = [f"{sum(count.values()):,}" for count in counts]
+            found.append(
+                f"{sizes[0]} test images, not {sizes[1]}" if sizes[0] != sizes[1] else "other test images"
+            )
+        if mine.attack and theirs.attack and not same_attack(mine.attack, theirs.attack):
+            found.append("another attack")
+        return found
+
     @property
     def tested(self) -> bool:
         return not self.partial
@@ -132,13 +148,31 @@ class Comparison:
     def baseline(self) -> Group:
         return self.groups[0]
 
+    def comparable(self, group: Group) -> bool:
+        """Whether a difference from the first tested group means something: the same attack on the same images."""
+        return group.tested and not group.unlike(self._first_tested)
+
+    def caveats(self) -> list[str]:
+        """A sentence on each group that was tested in another way than the baseline."""
+        first = self._first_tested
+        return [
+            f"{group.label} was tested in another way than {first.label} ({', '.join(different)}): "
+            "the two cannot be compared, and no difference is given."
+            for group in self.groups
+            if group.tested and (different := group.unlike(first))
+        ]
+
+    @property
+    def _first_tested(self) -> Group:
+        return next((group for group in self.groups if group.tested), self.baseline)
+
     @property
     def focus(self) -> Group | None:
-        """The group a headline is about: of those with a test result, the best worst class apart from the baseline."""
+        """The group a headline is about: of those tested like the baseline, the best worst class apart from it."""
         best, best_worst = None, -1.0
         for group in self.groups[1:]:
             worst = group.stat("robust", "worst")
-            if group.tested and worst is not None and worst.mean > best_worst:
+            if self.comparable(group) and worst is not None and worst.mean > best_worst:
                 best, best_worst = group, worst.mean
         return best
 

@@ -16,7 +16,6 @@ from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.theme import page_css, variable
 from cfol_fast.reporting.wording import (
     NARROW,
-    attack_phrase,
     headline,
     percent,
     points,
@@ -117,11 +116,7 @@ def _notices(comparison: Comparison) -> str:
         notes.append(
             "Checkpoints were chosen on the test set (hold-out = test), as in some of the paper's tables: such results are optimistic."
         )
-    attacks = {attack_phrase(run.attack) for group in comparison.groups for run in group.runs if run.attack}
-    if len(attacks) > 1:
-        notes.append(
-            "The runs were tested with different attacks; their robust accuracies are not directly comparable."
-        )
+    notes += comparison.caveats()
     return "".join(f'<p class="notice">{escape(note)}</p>' for note in notes)
 
 

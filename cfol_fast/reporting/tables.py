@@ -9,7 +9,7 @@ from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
 from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase, duration, run_state, stat_text
 from cfol_fast.runs.accuracy import METRICS, Accuracy
-from cfol_fast.runs.records import Run, SavedEvaluation
+from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
 
 
 def build(comparison: Comparison) -> list[Table]:
@@ -41,22 +41,24 @@ def _cells(stats: Sequence[Stat | None], reference: Stat | None) -> list[Cell]:
 def comparison_table(comparison: Comparison) -> Table:
     """The paper's table: average, 20 % tail and worst class, clean and robust, a column per group."""
     rows: list[Row] = []
-    # What an unfinished run reached on its hold-out is shown, but neither compared with test results nor called best.
+    # What an unfinished run reached on its hold-out is shown, but neither compared with test results nor called best; nor is
+    # what was measured with another attack or on other images.
     tested = [group for group in comparison.groups if group.tested]
+    alike = [group for group in comparison.groups if comparison.comparable(group)]
     for split, split_name in SPLITS.items():
         for metric, metric_name in METRICS.items():
             if not any(group.stat(split, metric) for group in comparison.groups):
                 continue
             reference = comparison.baseline.stat(split, metric) if comparison.baseline.tested else None
-            compared = iter(_cells([group.stat(split, metric) for group in tested], reference))
+            compared = iter(_cells([group.stat(split, metric) for group in alike], reference))
             cells = [
-                next(compared) if group.tested else _cells([group.stat(split, metric)], None)[0]
+                next(compared) if group in alike else _cells([group.stat(split, metric)], None)[0]
                 for group in comparison.groups
             ]
             opens = not rows or (rows[-1].stubs[0] != split_name and metric == "average")
             rows.append(Row([split_name if opens else "", metric_name], cells, opens))
     caption = "Accuracy in percent"
-    if len(tested) > 1:
+    if len(alike) > 1:
         caption += f"; beside it the difference from {comparison.baseline.label} in points, the best in bold"
     seeds = {len(group.accuracies("robust")) for group in tested}
     if seeds and max(seeds) > 1:
@@ -69,7 +71,7 @@ def comparison_table(comparison: Comparison) -> Table:
         f"{group.label} is unfinished ({group.partial})" for group in comparison.groups if group.partial
     ]
     return Table(
-        "comparison", "Comparison", ". ".join([caption, *unfinished]) + ".", ["", ""], [_head(group) for group in comparison.groups], rows,
+        "comparison", "Comparison", " ".join([". ".join([caption, *unfinished]) + ".", *comparison.caveats()]), ["", ""], [_head(group) for group in comparison.groups], rows,
         [group.colour for group in comparison.groups],
     )  # fmt: skip
 
@@ -89,9 +91,13 @@ def classes(comparison: Comparison) -> Table | None:
         cells: list[Cell] = []
         for split in SPLITS:
             these = [group for kind, group in columns if kind == split]
-            base = comparison.baseline.class_stat(split, name) if comparison.baseline.tested else None
-            stats = [group.class_stat(split, name) for group in these]
-            cells += _cells(stats, base if all(group.tested for group in these) else None)
+            alike = [group for group in these if comparison.comparable(group)]
+            base = comparison.baseline.class_stat(split, name) if comparison.baseline in alike else None
+            compared = iter(_cells([group.class_stat(split, name) for group in alike], base))
+            cells += [
+                next(compared) if group in alike else _cells([group.class_stat(split, name)], None)[0]
+                for group in these
+            ]
         rows.append(Row([name], cells))
     return Table(
         "classes", "All classes", "Accuracy by class in percent, the weakest first; differences from the baseline in points.", ["Class"],
@@ -116,9 +122,15 @@ def _blocks(
                     Group("", "", "", [], [(None, one) for one in accuracies]).stat("robust", metric)
                 )
             reference = stats[0] if groups[0] is comparison.baseline else None
-            rows.append(
-                Row([name if number == 0 else "", metric_name], _cells(stats, reference), number == 0)
+            alike = [comparison.comparable(group) or not group.tested for group in groups]
+            compared = iter(
+                _cells([stat for stat, same in zip(stats, alike, strict=True) if same], reference)
             )
+            cells = [
+                next(compared) if same else _cells([stat], None)[0]
+                for stat, same in zip(stats, alike, strict=True)
+            ]
+            rows.append(Row([name if number == 0 else "", metric_name], cells, number == 0))
     return rows
 
 
@@ -149,15 +161,22 @@ def early_stopping(comparison: Comparison) -> Table | None:
 
 
 def evaluations(comparison: Comparison) -> Table | None:
-    """Results of `cfol-fast eval --json` found in the run folders, a block per attack."""
+    """Results of `cfol-fast eval --json` found in the run folders, a block per attack and number of test images."""
     runs = [run for group in comparison.groups for run in group.runs]
+    every = [evaluation for run in runs for evaluation in run.evaluations]
     times = [Counter(attack_phrase(evaluation.attack) for evaluation in run.evaluations) for run in runs]
     repeated = {attack for counter in times for attack, count in counter.items() if count > 1}
 
     def name(evaluation: SavedEvaluation) -> str:
         # One run evaluated twice with one attack (two checkpoints, say) is not two seeds: its files tell them apart.
         attack = attack_phrase(evaluation.attack)
-        return f"{attack} ({evaluation.path.stem})" if attack in repeated else attack
+        named_alike = [other for other in every if attack_phrase(other.attack) == attack]
+        if attack in repeated or not all(
+            same_attack(evaluation.attack, other.attack) for other in named_alike
+        ):
+            return f"{attack} ({evaluation.path.stem})"
+        sizes = [_size(other) for other in named_alike]
+        return attack if len(set(sizes)) == 1 else f"{attack}, {_size(evaluation):,} images"
 
     def found(run: Run, attack: str) -> list[Accuracy | None]:
         return [one.robust or one.clean for one in run.evaluations if name(one) == attack]
@@ -175,6 +194,12 @@ def evaluations(comparison: Comparison) -> Table | None:
         _blocks(comparison, groups, attacks, found),
         [group.colour for group in groups],
     )
+
+
+def _size(evaluation: SavedEvaluation) -> int:
+    """The number of test images."""
+    accuracy = evaluation.robust or evaluation.clean
+    return sum(accuracy.count.values()) if accuracy is not None else 0
 
 
 def runs(comparison: Comparison) -> Table:

@@ -45,7 +45,8 @@ def table_text(comparison: Comparison, colour: bool | None = None, width: int | 
     if max(len(line) for line in table.text().splitlines()) > room:
         table = table.transposed("Method")
     painted = wants_colour() if colour is None else colour
-    return table.text(_GREEN, _RED, _BOLD, _END) if painted else table.text()
+    text = table.text(_GREEN, _RED, _BOLD, _END) if painted else table.text()
+    return "\n".join([text, *(f"note: {caveat}" for caveat in comparison.caveats())])
 
 
 def comparison_table(*results: Result, colour: bool | None = None, width: int | None = None) -> str:
@@ -79,7 +80,7 @@ def terminal_bars(*results: Result, colour: bool | None = None, width: int | Non
             # Nothing right at all is still a bar that can be seen.
             drawn = bar(max(stat.mean, 1 / (8 * bar_room)), bar_room)
             change = ""
-            if number and before is not None:
+            if number and before is not None and comparison.comparable(group):
                 change = f"{points(stat.mean - before.mean):>6}"
                 if paint and stat.mean != before.mean:
                     change = (_GREEN if stat.mean > before.mean else _RED) + change + _END

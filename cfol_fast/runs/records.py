@@ -66,7 +66,7 @@ class Run:
     """A run as its files tell it. `clean` and `robust` are None when the run has no test result.
 
     checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of metrics.jsonl, the
-    second with their "clean" and "robust" as Accuracy.
+    second with their "clean" and "robust" as Accuracy. root: of a folder of images, which has no name of its own but its path.
     """
 
     path: Path
@@ -89,6 +89,7 @@ class Run:
     validation: list[dict[str, Any]]
     gallery: dict[str, Any] | None
     evaluations: list[SavedEvaluation]
+    root: str | None = None
 
     @property
     def epochs(self) -> tuple[int, int | None]:
@@ -190,11 +191,13 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
     gallery = (
         read_object(path / GALLERY, GALLERY_SHAPE) if (path / GALLERY).exists() else result.get("gallery")
     )
+    dataset = str(result.get("dataset") or settings.get("data.name") or "unknown")
+    root = settings.get("data.root") or (result.get("settings") or {}).get("data")
     return Run(
         path=path,
         method=method,
         title=str(result.get("title") or (METHODS[method].title if method in METHODS else method)),
-        dataset=str(result.get("dataset") or settings.get("data.name") or "unknown"),
+        dataset=dataset,
         model=str(result.get("model") or settings.get("model.name") or ""),
         seed=int(seed) if isinstance(seed, (int, float)) else None,
         classes=classes,
@@ -211,6 +214,7 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         validation=validation,
         gallery=gallery if isinstance(gallery, dict) else None,
         evaluations=_load_evaluations(path, classes) if path.is_dir() else [],
+        root=str(Path(str(root)).expanduser().resolve()) if root and dataset == "folder" else None,
     )
 
 
@@ -249,10 +253,31 @@ def _attack_of(value: dict[str, Any], name: str) -> dict[str, Any]:
     listed = [
         entry["attack"] for entry in value.get("attacks") or [] if isinstance(entry.get("attack"), dict)
     ]
+    # With the active set the worst iterate counts: the same attack is a stronger one.
+    stronger = {"active_set": True} if (value.get("settings") or {}).get("active_set") else {}
     if len(listed) > 1:
-        return {"kind": "worst case", "of": listed}
+        return {"kind": "worst case", "of": listed, **stronger}
     attack = listed[0] if listed else value.get("attack")
-    return attack if isinstance(attack, dict) else {"kind": str(attack or name)}
+    return {**attack, **stronger} if isinstance(attack, dict) else {"kind": str(attack or name)}
+
+
+# What an attack is called with and its result does not depend on, or only by chance.
+_INCIDENTAL = ("seed", "state", "batch_size")
+
+
+def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two descriptions name one attack. What only one of them mentions does not count: older files say less."""
+    if bool(one.get("active_set")) != bool(other.get("active_set")):
+        return False
+    parts = one.get("of"), other.get("of")
+    if isinstance(parts[0], list) and isinstance(parts[1], list):
+        return len(parts[0]) == len(parts[1]) and all(map(same_attack, *parts))
+    shared = (one.keys() & other.keys()) - {*_INCIDENTAL, "of"}
+
+    def rounded(value: Any) -> Any:
+        return float(f"{value:.9g}") if isinstance(value, float) else value
+
+    return all(rounded(one[key]) == rounded(other[key]) for key in shared)
 
 
 def _load_evaluations(folder: Path, classes: list[str]) -> list[SavedEvaluation]:
@@ -269,7 +294,7 @@ def _load_evaluations(folder: Path, classes: list[str]) -> list[SavedEvaluation]
         attacks = value.get("attacks") or []
         for number, entry in enumerate(attacks if len(attacks) > 1 else []):
             robust = Accuracy.from_json(entry.get("robust"), f"{file}: attacks[{number}].robust", classes)
-            attack = _attack_of({"attacks": [entry]}, file.stem)
+            attack = _attack_of({"attacks": [entry], "settings": value.get("settings")}, file.stem)
             found.append(SavedEvaluation(file, attack, both["clean"], robust))
         found.append(SavedEvaluation(file, _attack_of(value, file.stem), both["clean"], both["robust"]))
     return found

@@ -226,9 +226,12 @@ def test_a_checkpoint_chosen_on_the_test_set_is_said(tmp_path):
     assert "chosen on the test set" in page([make_run(tmp_path / "run", holdout="test")], tmp_path)
 
 
-def test_different_attacks_are_said(pair, tmp_path):
-    change(pair[0] / "result.json", "attack", "steps", to=50)
-    assert "different attacks" in page(pair, tmp_path)
+def test_what_was_tested_in_another_way_is_shown_without_a_difference(pair, tmp_path):
+    change(pair[1] / "result.json", "attack", "steps", to=50)
+    text = page(pair, tmp_path)
+    assert "CFOL-AT was tested in another way than ERM-AT (another attack)" in text
+    assert "lifts the worst class" not in text
+    assert "points</div>" not in text
 
 
 @pytest.mark.parametrize(
