@@ -6,6 +6,7 @@ line is drawn again on a clock, not on steps: asking the device for figures at e
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 import time
@@ -17,6 +18,16 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def show(stream: TextIO, text: str) -> None:
+    """Writes at once. A terminal that was closed is no reason to lose a run: what cannot be shown is not."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 class LiveLine:
@@ -38,14 +49,12 @@ class LiveLine:
 
     def draw(self, text: str) -> None:
         text = text[: self.width()]
-        self.stream.write("\r" + text.ljust(self._length))
-        self.stream.flush()
+        show(self.stream, "\r" + text.ljust(self._length))
         self._length = len(text)
 
     def clear(self) -> None:
         if self._length:
-            self.stream.write("\r" + " " * self._length + "\r")
-            self.stream.flush()
+            show(self.stream, "\r" + " " * self._length + "\r")
             self._length = 0
 
     def width(self) -> int:
@@ -111,7 +120,7 @@ class Progress:
         if self.quiet:
             return
         self.clear()
-        print(text, file=self.stream, flush=True)
+        show(self.stream, text + "\n")
 
     def row(self, row: Row, epochs: int, classes: list[str], validation: Row | None) -> None:
         """The line of a finished epoch."""
@@ -159,7 +168,7 @@ class Count:
                 self._line.draw(f"{self.what} {share} {done:,} of {total:,}, {clock(left)} left")
         elif finished or now - self._logged >= self.log_seconds:
             self._logged = now
-            print(f"{self.what}: {done:,} of {total:,}", file=self.stream, flush=True)
+            show(self.stream, f"{self.what}: {done:,} of {total:,}\n")
 
 
 def track(

@@ -1,5 +1,6 @@
 """What is shown: a live bar on a terminal, plain lines elsewhere."""
 
+import errno
 import io
 
 import pytest
@@ -122,3 +123,25 @@ def test_tracking_passes_the_items_on():
     assert out.getvalue() == "letters: 3 of 3\n"
     assert list(track("abc", 3, "letters", show=False, stream=out)) == ["a", "b", "c"]
     assert out.getvalue().count("\n") == 1
+
+
+class ClosedTerminal(Terminal):
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_closed_terminal_does_not_end_the_run():
+    shown = Progress(ClosedTerminal(), redraw_seconds=0.0)
+    shown.begin(0, 10, 1, 1)
+    shown.step(1, 0, lambda: Reading(0.5))
+    shown.say("a line")
+    shown.clear()
+
+
+def test_another_failure_of_the_output_is_not_hidden():
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        Progress(Full()).say("a line")

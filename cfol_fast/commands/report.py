@@ -69,5 +69,6 @@ def run(args: argparse.Namespace) -> int:
         print(headline(comparison)[0] + "\n")
         print(terminal.table_text(comparison) + "\n")
     print(f"page:  {out}")
-    print(f"files: {files_folder(out)}")
+    if files_folder(out).is_dir():
+        print(f"files: {files_folder(out)}")
     return 0

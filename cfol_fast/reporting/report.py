@@ -65,6 +65,10 @@ def write_report(
         )
         for number, comparison in enumerate(comparisons, start=1)
     ]
+    if atomic.is_special(out):
+        # A device or a pipe has nothing beside it.
+        atomic.write_text(out, render(parts, title, extra, extra_figures, {}))
+        return out
     folder = files_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
     named_tables = {part.prefix + table.key: table for part in parts for table in part.tables}

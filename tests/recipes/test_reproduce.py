@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -323,3 +324,42 @@ def test_the_assumed_arithmetic_of_the_cost_estimate_is_that_of_the_models() -> 
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.empty(1, 3, 32, 32, device="meta"))
         assert counter.get_total_flops() / 2e9 == pytest.approx(giga, rel=0.05), name
+
+
+def workers_of(marker: str) -> list[int]:
+    """The live processes whose environment holds the marker."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if (
+                marker.encode() in place.read_bytes()
+                and place.with_name("stat").read_text().split()[2] != "Z"
+            ):
+                found.append(int(place.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_parallel_reproduction_that_is_killed_takes_its_workers_with_it(
+    tiny: Path, images: Path, tmp_path: Path
+) -> None:
+    tiny.write_text(TINY.replace("steps_per_epoch = 2", "steps_per_epoch = 100000"), encoding="utf-8")
+    marker = f"CFOL_TEST_MARKER={tmp_path}"
+    process = subprocess.Popen(
+        command(tiny, "--scale", "mini", "--out", tmp_path / "out", "--data", images, "--parallel", 2, "--device", "cpu"),
+        env={**os.environ, **dict([marker.split("=", 1)])}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None and len(list(tmp_path.glob("out/runs/*/config.json"))) < 2:
+        time.sleep(0.02)
+    assert len(workers_of(marker)) == 3
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while workers_of(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = workers_of(marker)
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert not left
+    # They left as SIGTERM makes them leave: saved.
+    assert len(list(tmp_path.glob("out/runs/*/checkpoints/last.pt"))) == 2

@@ -31,7 +31,7 @@ def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_p
         assert not left, "the killed process left temporary files"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monkeypatch, number):
     tiny.run(tmp_path / "whole")
     with monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -175,3 +176,18 @@ def test_the_command_line_continues_what_is_there_and_starts_only_when_told_so(f
         assert cli.main(["train", resume, "erm", *out, "--quiet"]) == 0
         assert files(tmp_path / "run") == before
     assert cli.main(["train", "--resume=always", "erm", *out]) == 2
+
+
+def test_a_full_disk_names_the_checkpoint_and_the_run_continues_when_there_is_room(few_images, tmp_path, monkeypatch):  # fmt: skip
+    tiny.run(tmp_path / "whole")
+    tiny.run_until(monkeypatch, 2, tmp_path / "run")
+    last = tmp_path / "run/checkpoints/last.pt"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (last.stat().st_size // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"MiB are free.*checkpoints/next\.pt"):
+            tiny.run(tmp_path / "run", resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    tiny.run(tmp_path / "run", resume=True)
+    tiny.assert_same_outcome(tmp_path / "run", tmp_path / "whole")

@@ -1,0 +1,52 @@
+"""Every option that names a file to write: a link to a device stays one, and nothing appears beside it."""
+
+import errno
+import os
+import stat
+
+import pytest
+
+from cfol_fast.commands import main as cli
+from tests.reporting.synthetic_runs import make_run
+
+TINY = ["--set=steps_per_epoch=1", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
+TINY += ["--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu", "--quiet"]
+EVAL = ["--limit=20", "--attack=none", "--device=cpu", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert cli.main(["train", "erm", *TINY, "--out", str(folder)]) == 0
+    return str(folder)
+
+
+@pytest.fixture
+def null(tmp_path):
+    (tmp_path / "null").symlink_to(os.devnull)
+    yield str(tmp_path / "null")
+    assert os.listdir(tmp_path) == ["null"]
+    assert os.readlink(tmp_path / "null") == os.devnull
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_eval_writes_to_a_device(run, null, option):
+    assert cli.main(["eval", run, *EVAL, option, null]) == 0
+
+
+def test_train_exports_to_a_device(run, null):
+    assert cli.main(["train", "--resume", "--out", run, "--quiet", "--export", null]) == 0
+
+
+def test_a_report_to_a_device_has_nothing_beside_it(run, null, tmp_path_factory):
+    made = make_run(tmp_path_factory.mktemp("made") / "erm", "erm")
+    assert cli.main(["report", str(made), "--out", null]) == 0
+
+
+def test_a_full_device_is_one_line_that_names_it(run, capsys):
+    assert cli.main(["train", "--resume", "--out", run, "--quiet", "--export", "/dev/full"]) == 2
+    message = capsys.readouterr().err
+    assert "/dev/full" in message
+    assert os.strerror(errno.ENOSPC) in message
+    assert len(message.splitlines()) == 1
