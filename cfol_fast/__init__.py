@@ -19,6 +19,7 @@ _SURFACE = {
     "ExampleSampler": "cfol_fast.sampling",
     "PGD": "cfol_fast.attacks",
     "evaluate": "cfol_fast.evaluation",
+    "loader": "cfol_fast.data",
     "train": "cfol_fast.training",
     "load": "cfol_fast.training",
 }

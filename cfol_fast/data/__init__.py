@@ -4,6 +4,7 @@ from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
 from cfol_fast.data.registry import DataSpec, load, names, spec
 from cfol_fast.data.resident import ResidentSource
+from cfol_fast.data.ticket_loader import TicketLoader, loader
 
 __all__ = [
     "DataSpec",
@@ -11,9 +12,11 @@ __all__ = [
     "ImageData",
     "ImageSet",
     "ResidentSource",
+    "TicketLoader",
     "holdout",
     "imbalance",
     "load",
+    "loader",
     "names",
     "spec",
     "stratified",

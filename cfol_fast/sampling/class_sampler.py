@@ -18,7 +18,7 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.classes import classes_of, distribution
-from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
 
 
 class ClassSampler(IndexSampler):
@@ -81,12 +81,14 @@ class ClassSampler(IndexSampler):
         )
         return idx
 
-    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
         """w[y] += eta * loss / p[y], summed over the batch. y: (B,) int64; loss: (B,) in [0, 1] or bool.
 
-        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw); by default that of the latest
-        draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased.
+        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw, or a loader's ticket); by default that of
+        the latest draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased.
         """
+        if isinstance(p, Ticket):
+            p = p.p
         if p is None:
             p = self._drawn
             if p is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.sampling import step_size
-from cfol_fast.sampling.index_sampler import IndexSampler, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
 
 
 class ExampleSampler(IndexSampler):
@@ -51,12 +51,15 @@ class ExampleSampler(IndexSampler):
             self._iterated[idx] = self._drawn
         return idx
 
-    def update(self, idx: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+    def update(self, idx: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
         """w[i] += eta * loss / p for each drawn example i; one that was drawn twice gains twice. loss: (B,) in [0, 1] or bool.
 
         `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of the latest
-        draw or, after iterating as a torch sampler, the one that each index was last drawn with.
+        draw or, after iterating as a torch sampler, the one that each index was last drawn with. A loader's ticket carries the
+        indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, and does not look at them.
         """
+        if isinstance(p, Ticket):
+            idx, p = p
         if p is None:
             p = self._latest(idx)
         ops.sum_tree_update_(self.tree, idx, bandit_loss(loss), p, self.eta, self.fault)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cfol_fast import ops
 from cfol_fast.errors import InputError
 from cfol_fast.sampling.classes import classes_of, distribution
-from cfol_fast.sampling.index_sampler import IndexSampler, checked_gamma, checked_state
+from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, checked_gamma, checked_state
 
 
 class UniformSampler(IndexSampler):
@@ -35,7 +35,7 @@ class UniformSampler(IndexSampler):
         self._position %= self.size
         return drawn
 
-    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
         """There is nothing to learn."""
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
@@ -79,7 +79,7 @@ class FixedClassSampler(IndexSampler):
         offsets, members = self.classes.offsets, self.classes.members
         return ops.exp3_draw(self._w, self._p, 1.0, offsets, members, self.rng, n)[0]
 
-    def update(self, y: Tensor, loss: Tensor, p: Tensor | None = None) -> None:
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
         """There is nothing to learn."""
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,13 @@ from torch.utils.data import Sampler
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
+
+
+class Ticket(NamedTuple):
+    """What a batch was drawn with: its indices (B,), and what the sampler's `ticket()` said right after its draw."""
+
+    idx: Tensor
+    p: Tensor | None
 
 
 class IndexSampler(Sampler[int], ABC):
@@ -42,6 +49,10 @@ class IndexSampler(Sampler[int], ABC):
     @abstractmethod
     def draw(self, n: int) -> Tensor:
         """The next n indices into the data set: (n,) int64 on the sampler's device."""
+
+    def batches(self, batch_size: int) -> Batches:
+        """For `DataLoader(dataset, batch_sampler=sampler.batches(128))`: each batch is one draw, made when the loader asks for it."""
+        return Batches(self, batch_size)
 
     def ticket(self) -> Tensor | None:
         """What the latest batch was drawn with; pass it to `observe` together with that batch's mistakes, however late."""
@@ -89,6 +100,22 @@ class IndexSampler(Sampler[int], ABC):
                 remaining -= 1
                 if self._updates != updates:
                     break
+
+
+class Batches(Sampler[list[int]]):
+    """A sampler's pass in batches, the last one possibly smaller. With workers a loader asks early, as it does for single indices."""
+
+    def __init__(self, sampler: IndexSampler, batch_size: int) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        self.sampler, self.batch_size = sampler, batch_size
+
+    def __len__(self) -> int:
+        return -(-self.sampler.size // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for first in range(0, self.sampler.size, self.batch_size):
+            yield self.sampler.draw(min(self.batch_size, self.sampler.size - first)).tolist()
 
 
 def bandit_loss(loss: Tensor) -> Tensor:

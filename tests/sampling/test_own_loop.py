@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["by-index", "data-loader", "any-method"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["by-index", "loader", "listing", "any-method"])
 def test_the_example_runs_and_the_sampler_learns(block: str) -> None:
     names: dict[str, object] = {}
     exec(compile(block, str(PAGE), "exec"), names)

@@ -1,0 +1,118 @@
+"""`loader`: a data set of one's own, drawn by one of our samplers, in a training loop of one's own.
+
+Every batch comes with the ticket that drew it, so that the sampler's update stays unbiased however early the batch was drawn. torch's
+`DataLoader` reads the examples; which ones and when they are drawn is decided here, and does not depend on its workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from cfol_fast.errors import InputError
+from cfol_fast.sampling.index_sampler import IndexSampler, Ticket
+
+# Enough for four workers, and few enough to be nothing beside the steps in which a bandit's p changes.
+LAG = 4
+
+
+class TicketLoader:
+    """One pass: as many draws as the data set has examples. Made by `loader`."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: IndexSampler,
+        batch_size: int,
+        workers: int,
+        lag: int,
+        options: dict[str, Any],
+    ) -> None:
+        self.dataset, self.sampler, self.batch_size = dataset, sampler, batch_size
+        self.workers, self.lag, self.options = workers, lag, options
+
+    def __len__(self) -> int:
+        return -(-self.sampler.size // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        drawn: deque[list[int]] = deque()
+        tickets: deque[Ticket] = deque()
+        # A DataLoader is `workers * prefetch` batches ahead: never more than have been drawn.
+        prefetch = self.lag // self.workers if self.workers else None
+        reader = DataLoader(
+            self.dataset,
+            batch_sampler=_Handed(drawn),
+            num_workers=self.workers,
+            prefetch_factor=prefetch,
+            **self.options,
+        )
+        batches: Iterator[Any] | None = None
+        left = self.sampler.size
+        while left or tickets:
+            # After the update of the batch before, and always the same number ahead of it.
+            while left and len(tickets) <= self.lag:
+                n = min(self.batch_size, left)
+                idx = self.sampler.draw(n)
+                tickets.append(Ticket(idx, self.sampler.ticket()))
+                drawn.append(idx.tolist())
+                left -= n
+            if batches is None:
+                batches = iter(reader)
+            batch = next(batches)
+            ticket = tickets.popleft()
+            if isinstance(batch, (tuple, list)):
+                yield (*batch, ticket)
+            else:
+                yield batch, ticket
+
+    def __repr__(self) -> str:
+        return (
+            f"loader({type(self.dataset).__name__}, {self.sampler!r}, batch_size={self.batch_size}, "
+            f"workers={self.workers}, lag={self.lag})"
+        )
+
+
+class _Handed:
+    """The batch sampler of a DataLoader: hands on what was drawn for it, in order."""
+
+    def __init__(self, drawn: deque[list[int]]) -> None:
+        self.drawn = drawn
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while self.drawn:
+            yield self.drawn.popleft()
+
+
+def loader(
+    dataset: Any, sampler: IndexSampler, batch_size: int, workers: int = 0, lag: int = LAG, **options: Any
+) -> TicketLoader:
+    """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) where its examples are dicts.
+
+    `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn indices and the probabilities
+    that drew them. One pass is as many draws as the data set has examples; the last batch may be smaller. lag: a batch is drawn
+    before the updates of the `lag` batches in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
+    workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them. options: further
+    arguments of torch's DataLoader, such as collate_fn and pin_memory.
+    """
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    ):
+        raise TypeError(
+            f"a sampler draws by index: {type(dataset).__name__} must be a map-style data set, with len(data) and data[i]"
+        )
+    if not isinstance(sampler, IndexSampler):
+        raise TypeError(f"the sampler must be one of cfol_fast.sampling, got {type(sampler).__name__}")
+    if sampler.size != len(dataset):
+        raise InputError(f"the sampler is for {sampler.size} examples, the data set has {len(dataset)}")
+    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("lag", lag, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if workers > lag:
+        raise InputError(
+            f"each worker holds a batch that was drawn ahead, so workers must be at most lag={lag}, got {workers}: "
+            f"pass lag={workers} or fewer workers"
+        )
+    return TicketLoader(dataset, sampler, batch_size, workers, lag, options)
