@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ import torch
 
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def choose_device(name: str) -> torch.device:
@@ -55,10 +59,11 @@ def why_no_cuda() -> str | None:
     return None
 
 
-def arithmetic(device: torch.device, compiled: bool = False) -> dict[str, Any]:
+def arithmetic(device: torch.device, compiled: bool = False, deterministic: bool = False) -> dict[str, Any]:
     """What the rounding of a run depends on."""
     settings: dict[str, Any] = {
         "compiled": compiled,
+        "deterministic": deterministic,
         "device": device.type,
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -66,6 +71,37 @@ def arithmetic(device: torch.device, compiled: bool = False) -> dict[str, Any]:
     if device.type == "cuda":
         settings["gpu"] = torch.cuda.get_device_name(device)
     return settings
+
+
+@contextlib.contextmanager
+def computing(deterministic: bool) -> Iterator[None]:
+    """How torch computes on a GPU inside the block; afterwards all is as it was.
+
+    deterministic: only kernels that give the same bits every time, in float32 proper. Otherwise cuDNN tries its algorithms and
+    takes the fastest, which pays where shapes stay the same, as in training.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    algorithms = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    workspace = os.environ.get(CUBLAS_WORKSPACE)
+    cudnn.benchmark = not deterministic
+    if deterministic:
+        cudnn.allow_tf32 = matmul.allow_tf32 = False
+        torch.use_deterministic_algorithms(True)
+        # cuBLAS looks when it is first used; other values than this and ":16:8" are refused.
+        os.environ[CUBLAS_WORKSPACE] = ":4096:8"
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+        torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
+        if workspace is None:
+            os.environ.pop(CUBLAS_WORKSPACE, None)
+        else:
+            os.environ[CUBLAS_WORKSPACE] = workspace
 
 
 def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bool) -> list[str]:
@@ -143,9 +179,10 @@ def cpu_bfloat16() -> CpuBfloat16:
 def bfloat16_trouble(device: torch.device) -> str | None:
     """Why bfloat16 does not work on `device`, or None."""
     if device.type == "cuda":
-        return (
-            None if torch.cuda.is_bf16_supported() else "this GPU has no bfloat16 (it needs Ampere or later)"
-        )
+        # torch emulates it on older GPUs, slowly; and asks the current device, which need not be the run's.
+        with torch.cuda.device(device):
+            supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        return None if supported else f"{device} has no bfloat16 (it needs Ampere or later); use float32"
     return cpu_bfloat16().trouble if device.type == "cpu" else None
 
 

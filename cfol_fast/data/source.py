@@ -38,6 +38,11 @@ class TrainingSource(Source, Protocol):
     """What training needs beside: `data.ResidentSource` and `data.FFCVSource` have it."""
 
     @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of the batches."""
+        ...
+
+    @property
     def fault(self) -> Tensor:
         """Flags that kernels raised on the device; the trainer reads them before it saves."""
         ...
@@ -52,6 +57,25 @@ class TrainingSource(Source, Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class PartOfSource:
+    """The images of a source at `rows`: (n,) int64, sorted. Its batches are smaller than those asked for."""
+
+    def __init__(self, source: Source, rows: Tensor) -> None:
+        self.source, self.rows = source, rows.cpu()
+        self.labels, self.classes = source.labels.cpu()[self.rows], source.classes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        for idx, x, y in self.source.batches(batch_size):
+            # Both are sorted, and a batch has every index between its first and its last.
+            first, last = torch.searchsorted(self.rows, idx[[0, -1]].cpu() + torch.tensor([0, 1])).tolist()
+            if first < last:
+                chosen = (self.rows[first:last] - int(idx[0])).to(x.device)
+                yield torch.arange(first, last, device=x.device), x[chosen], y[chosen]
 
 
 class TensorSource:

@@ -134,6 +134,10 @@ class TrainConfig:
     # "float32" or "bfloat16".
     precision: str = "float32"
     compile: bool = False
+    # On a GPU: the whole step is captured once and replayed.
+    graph: bool = False
+    # On a GPU: only kernels that give the same result every time, no TF32.
+    deterministic: bool = False
     # The number of members kept for the ensemble of the paper's Theorem 1.
     ensemble: int = 0
     # The run folder.
@@ -287,8 +291,8 @@ def _as(value: Any, target: Any) -> Any:
     if target is bool:
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "yes", "no"):
-            return value.lower() in ("true", "1", "yes")
+        if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+            return value.lower() in ("true", "1", "yes", "on")
         raise TypeError
     if isinstance(value, bool):
         raise TypeError

@@ -13,7 +13,17 @@ from typing import Any
 from cfol_fast.runs.config import TrainConfig, flatten, to_dict
 
 # Where a run is carried out, and in which portions it saves, tests and compiles.
-INCIDENTAL = ("out", "device", "data.root", "data.download", "data.beton", "compile", "test.batch_size")
+INCIDENTAL = (
+    "out",
+    "device",
+    "data.root",
+    "data.download",
+    "data.beton",
+    "compile",
+    "graph",
+    "deterministic",
+    "test.batch_size",
+)
 INCIDENTAL_GROUPS = ("checkpoint.",)
 # These name a run, so they are part of its settings even at their defaults.
 NAMING = ("method", "data.name", "seed")

@@ -42,7 +42,12 @@ class UniformSampler(IndexSampler):
         """There is nothing to learn."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kind": "uniform", "size": self.size, "rng": self.rng.clone(), "position": int(self._position)}
+        return {
+            "kind": "uniform",
+            "size": self.size,
+            "rng": self.rng.clone(),
+            "position": int(self._position),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "uniform", self.size)

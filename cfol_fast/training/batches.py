@@ -38,6 +38,11 @@ class Batches:
         # How many of those that wait the source has asked for.
         self._asked_for = 0
 
+    @property
+    def shape(self) -> tuple[int, tuple[int, int] | None]:
+        """What the shapes of a batch follow from."""
+        return self.batch_size, self.source.size
+
     def feed(self, steps: int) -> Generator[TrainingBatch]:
         """The next `steps` batches. One loop at a time; close it when leaving early."""
         self._asked_for = 0

@@ -6,8 +6,8 @@ points: at the end of an epoch, before a checkpoint is saved, and when a live pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,16 @@ from cfol_fast import attacks, methods, objectives, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_kernels, bfloat16_trouble, check_same_arithmetic
 from cfol_fast.models.spec import ModelSpec
+from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
-from cfol_fast.runs.config import OptimizerConfig, TrainConfig
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.capture import StepGraph, why_no_graph
 from cfol_fast.training.images import RunImages
+from cfol_fast.training.optimizer import DeviceRateSGD
 from cfol_fast.training.signals import StopRequest
 
 # The value of `EpochCounts.first_bad` while every loss was finite.
@@ -49,21 +52,23 @@ class Position:
 
 
 class EpochCounts:
-    """What the steps count on the device: per class examples and errors, the sum of the losses, the first bad loss."""
+    """What the steps count on the device: themselves, per class examples and errors, the sum of the losses, the first bad loss."""
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.number = torch.zeros((), dtype=torch.int64, device=device)
         self.tally = ops.new_tally(num_classes, device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
         self.fault = ops.new_fault(device)
 
-    def add(self, number: int, y: Tensor, wrong: Tensor, loss: Tensor) -> None:
-        """The step with this number, counted from 0: y, wrong: (B,); loss: a scalar."""
+    def add(self, y: Tensor, wrong: Tensor, loss: Tensor) -> None:
+        """The next step. y, wrong: (B,); loss: a scalar."""
         ops.class_tally_(self.tally, y, wrong, self.fault)
         loss = loss.double()
         self.loss_sum += loss
-        bad = torch.where(torch.isfinite(loss), NEVER, number)
+        bad = torch.where(torch.isfinite(loss), NEVER, self.number)
         self.first_bad.copy_(torch.minimum(self.first_bad, bad))
+        self.number += 1
 
     def begin_epoch(self) -> None:
         self.tally.zero_()
@@ -96,6 +101,8 @@ class Trainer:
         self.device = torch.device(config.device)
         if config.precision == "bfloat16" and (trouble := bfloat16_trouble(self.device)):
             raise InputError(trouble)
+        if config.graph and (reason := why_no_graph(config)):
+            raise InputError(f"--graph on is not possible: {reason}; use --graph off")
         method, k = methods.get(config.method), len(images.classes)
         self.epochs = config.epochs or 0
         self.steps_per_epoch = config.steps_per_epoch or max(1, round(len(images.labels) / config.batch_size))
@@ -117,9 +124,12 @@ class Trainer:
         # They come from our own sources, so that no batch has to be looked at.
         self.attack.trusts_images = True
         self.objective = method.objective(config.params, k)
-        self.optimizer = new_optimizer(self.model, config.optimizer, self.device)
+        self.policy = method.class_policy(config.params, k, self.epochs, self.device)
+        self.optimizer = DeviceRateSGD(self.model, config.optimizer, self.device)
         self.counts = EpochCounts(k, self.device)
         self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
+
+        self.graph = StepGraph(self) if config.graph else None
 
         self.position = Position()
         self.folder = folder or Path(config.out or "")
@@ -132,20 +142,45 @@ class Trainer:
         # Fails when the folder is not the run's any more.
         self.check_folder: Callable[[], None] = lambda: None
 
+    def take_steps(self, count: int) -> Generator[None]:
+        """Takes `count` steps, one whenever it is asked to go on. One loop at a time; close it when leaving early."""
+        if self.graph is not None:
+            for _ in range(count):
+                self._prepare_step()
+                self.graph()
+                self.position.step += 1
+                yield
+            return
+        # The sampler draws indices and the source makes them into pixels when the next batch is asked for.
+        with closing(self.batches.feed(count)) as batches:
+            for batch in batches:
+                self.step(batch)
+                yield
+
     def step(self, batch: TrainingBatch) -> None:
-        """Attack, objective, optimiser, and back to the sampler which examples were wrong."""
-        indices, ticket, x, y = batch
+        """One step with a batch that is there already."""
+        self._prepare_step()
+        if self.config.compile:
+            # What an earlier step's CUDA graphs returned is not needed any more. (The call imports inductor: seconds.)
+            torch.compiler.cudagraph_mark_step_begin()
+        self.compute(batch)
+        self.position.step += 1
+
+    def _prepare_step(self) -> None:
+        """What the host does before a step: nothing here is part of a captured step."""
         number = self.position.step
         if self.ensemble is not None:
             self.ensemble.observe(number, self.model)
-        rate = learning_rate(self.config.optimizer, number, self.steps_per_epoch, self.epochs)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        # What an earlier step's CUDA graphs returned is not needed any more.
-        torch.compiler.cudagraph_mark_step_begin()
+        self.optimizer.set_rate(
+            learning_rate(self.config.optimizer, number, self.steps_per_epoch, self.epochs)
+        )
+
+    def compute(self, batch: TrainingBatch) -> None:
+        """Attack, objective, optimiser, and back to the sampler which examples were wrong: all on the device."""
+        indices, ticket, x, y = batch
         with self._autocast():
-            x_adv = self.attack(x, y)
-            weighted = objectives.Batch(x, x_adv, y, self.sampler.weight(y))
+            x_adv = self._attacked(x, y)
+            weighted = self._weighted(x, x_adv, y)
             loss, logits = self.objective(self.forward, weighted)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -154,8 +189,24 @@ class Trainer:
         with torch.no_grad():
             wrong = (logits.argmax(dim=1) != y).float()
             self.sampler.observe(indices, y, wrong, ticket)
-            self.counts.add(number, y, wrong, loss.detach())
-        self.position.step += 1
+            if Need.TRAINING_CONFUSION in self.policy.needs:
+                self.policy.observe(y, logits)
+            self.counts.add(y, wrong, loss.detach())
+
+    def _attacked(self, x: Tensor, y: Tensor) -> Tensor:
+        """The adversarial images; the class policy may scale the radius of each."""
+        if self.policy.view.radius is None:
+            return self.attack(x, y)
+        assert isinstance(self.attack, attacks.PGD), "the configuration was checked"
+        return self.attack(x, y, **self.policy.radii(y, self.attack.eps, self.attack.step))
+
+    def _weighted(self, x: Tensor, x_adv: Tensor, y: Tensor) -> objectives.Batch:
+        """The batch with the factors that the sampler and the class policy ask for."""
+        view, weight = self.policy.view, self.sampler.weight(y)
+        factor = view.of("weight", y)
+        if factor is not None:
+            weight = factor if weight is None else factor * weight
+        return objectives.Batch(x, x_adv, y, weight, view.of("clean", y), view.of("robust", y))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "float32":
@@ -221,13 +272,14 @@ class Trainer:
             "kind": "train",
             "epoch": position.epoch + 1,
             "step": position.step,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": self.optimizer.rate,
             "loss": float(self.counts.loss_sum) / self.steps_per_epoch,
             "robust_error": float(errors.sum()) / max(1, images),
             "class_error": [
                 e / n if n else None for e, n in zip(errors.tolist(), counts.tolist(), strict=True)
             ],
             "p": None if p is None else p.tolist(),
+            **{f"class_{name}": getattr(self.policy.view, name).tolist() for name in self.policy.factors},
             "images_per_second": images / position.epoch_seconds if position.epoch_seconds > 0 else 0.0,
             "seconds": position.seconds,
         }
@@ -239,19 +291,22 @@ class Trainer:
         return due and self.images.validation is not None
 
     def keep_best(self, validation: Row) -> None:
-        """Both early-stopping rules of the paper: the best average robust accuracy, and the best worst class.
+        """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and in the worst class.
 
         Training without an attack is judged by its clean accuracies. Its robust accuracies fall while it learns: a network that
         has learned nothing answers alike for every image, attacked or not, so they would choose the first epoch.
         """
         judged = validation["clean" if self.config.attack.kind == "none" else "robust"]
         epoch, best = self.position.epoch + 1, self.position.best
-        for name, value in ((BEST_AVERAGE, judged["average"]), (BEST_WORST, judged["worst"])):
+        for name, value in ((BEST_AVERAGE, judged["class_average"]), (BEST_WORST, judged["worst"])):
             if name not in best or value > best[name]["value"]:
                 best[name] = {"epoch": epoch, "value": value}
                 self.store.save_best(name, {**self.weights(epoch), "validation": validation})
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, facts: EpochFacts) -> None:
+        if facts.epoch < self.epochs:
+            # After the last epoch nothing would follow it.
+            self.policy.epoch_end(facts)
         self.position.epoch += 1
         self.position.epoch_seconds = 0.0
         self.counts.begin_epoch()
@@ -285,7 +340,7 @@ class Trainer:
             **{name: part.state_dict() for name, part in self._stateful().items()},
             "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
             "metrics_size": self.log.size,
-            "arithmetic": arithmetic(self.device, self.config.compile),
+            "arithmetic": arithmetic(self.device, self.config.compile, self.config.deterministic),
             # Dropout draws from torch's own generators, where a model has it.
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -293,7 +348,10 @@ class Trainer:
 
     def _stateful(self) -> dict[str, Any]:
         """The parts with a state of their own, by their keys in a checkpoint."""
+        # Without a class policy a checkpoint is what it was before there were policies.
+        policy = {"policy": self.policy} if self.policy.factors else {}
         return {
+            **policy,
             "optimizer": self.optimizer,
             "sampler": self.sampler,
             "attack": self.attack,
@@ -321,7 +379,9 @@ class Trainer:
         if complaint is not None:
             self.progress.say(f"{complaint}; using {name} instead")
         for change in check_same_arithmetic(
-            state["arithmetic"], arithmetic(self.device, self.config.compile), force
+            state["arithmetic"],
+            arithmetic(self.device, self.config.compile, self.config.deterministic),
+            force,
         ):
             self.progress.say(
                 f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
@@ -341,6 +401,9 @@ class Trainer:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
         for key, value in state["position"].items():
             setattr(self.position, key, value)
+        self.counts.number.fill_(self.position.step)
+        if self.graph is not None:
+            self.graph.forget()
 
 
 def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.Module:
@@ -355,19 +418,6 @@ def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.
 def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
     """The model under torch.compile; on a GPU with CUDA graphs, which "reduce-overhead" brings."""
     return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
-
-
-def new_optimizer(model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> torch.optim.SGD:
-    """SGD in one op and one pass over memory on the CPU; on a GPU in the few ops of `foreach`, torch's own choice there."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=chosen.lr or 0.0,
-        momentum=chosen.momentum,
-        weight_decay=chosen.weight_decay,
-        nesterov=chosen.nesterov,
-        fused=device.type == "cpu",
-        foreach=device.type != "cpu",
-    )
 
 
 def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:

@@ -40,12 +40,15 @@ def test_pieces_fit_together(backend):
     rng = ops.new_rng(8)
     whole = backend.op("permutation")(rng, 300, at(0), 300)
     pieces = [
-        backend.op("permutation")(rng, 300, at(a), b - a) for a, b in [(0, 1), (1, 128), (128, 128), (128, 300)]
+        backend.op("permutation")(rng, 300, at(a), b - a)
+        for a, b in [(0, 1), (1, 128), (128, 128), (128, 300)]
     ]
     assert torch.equal(torch.cat(pieces), whole)
 
 
-@pytest.mark.parametrize(("n", "start", "count"), [(10, 7, 25), (3, 0, 9), (1, 4, 3), (300, 600, 5), (5, 5, 0)])
+@pytest.mark.parametrize(
+    ("n", "start", "count"), [(10, 7, 25), (3, 0, 9), (1, 4, 3), (300, 600, 5), (5, 5, 0)]
+)
 def test_the_permutations_of_the_next_steps_follow(backend, n, start, count):
     result = backend.op("permutation")(torch.tensor([6, 2]), n, at(start), count)
     sequence = [x for step in range(2, 10) for x in reference.permutation(6, step, n, 0, n)]

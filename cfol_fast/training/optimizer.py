@@ -1,0 +1,55 @@
+"""SGD in one op, with its learning rate in device memory: a captured step reads the rate of the moment, not that of its capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from cfol_fast.runs.config import OptimizerConfig
+
+# What belongs to where a run is carried out: a checkpoint of another device, or of an older version, does not change it.
+OF_THE_DEVICE = ("lr", "fused", "foreach")
+
+
+class DeviceRateSGD(torch.optim.SGD):
+    """`rate` is the learning rate as a number; `set_rate` before a step. Checkpoints hold the number.
+
+    The meta device, which only the tests use, has no fused SGD: there the rate is a number in the few ops of `foreach`.
+    """
+
+    def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
+        self.rate = chosen.lr or 0.0
+        self.fused = device.type != "meta"
+        super().__init__(
+            model.parameters(),
+            lr=self.rate,
+            momentum=chosen.momentum,
+            weight_decay=chosen.weight_decay,
+            nesterov=chosen.nesterov,
+            fused=self.fused,
+            foreach=not self.fused,
+        )
+        self._on_device = torch.full((), self.rate, dtype=torch.float32, device=device)
+        self.set_rate(self.rate)
+
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
+        if self.fused:
+            self._on_device.fill_(rate)
+        for group in self.param_groups:
+            group["lr"] = self._on_device if self.fused else rate
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group["lr"] = self.rate
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        own = [{key: group[key] for key in OF_THE_DEVICE} for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, kept in zip(self.param_groups, own, strict=True):
+            group.update(kept)
+        self.set_rate(state_dict["param_groups"][0]["lr"])

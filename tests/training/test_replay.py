@@ -1,0 +1,67 @@
+"""A step that can be captured: nothing in it changes from step to step but what is in device memory."""
+
+import pytest
+import torch
+
+from cfol_fast.methods import METHODS
+from cfol_fast.policies import EpochFacts
+from tests.training.replaying import Trace, tensors
+from tests.training.tiny import new_trainer, take_steps
+
+
+def a_step(trainer, trace):
+    """The part of the next step that a capture records."""
+    trainer._prepare_step()
+    with trace:
+        trainer.compute(next(trainer.batches.feed(1)))
+    return trace.ops
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", METHODS)
+def test_replay_two_steps_differ_in_no_op_and_in_no_number(few_images, tmp_path, method, precision):
+    trainer = take_steps(new_trainer(tmp_path, method, precision=precision), 2)
+    first, second = a_step(trainer, Trace()), a_step(trainer, Trace())
+    assert len(first) == len(second)
+    assert [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]] == []
+    assert len(first) > 50
+
+
+def test_replay_a_trace_sees_a_number_that_changes():
+    x = torch.ones(2)
+    traces = []
+    for number in (1, 2):
+        with Trace() as trace:
+            x.mul(number)
+        traces.append(trace.ops)
+    assert traces[0] != traces[1]
+
+
+def state(trainer):
+    """Everything that the next steps depend on, and what is logged."""
+    parts = trainer.state_dict()
+    return tensors([parts[key] for key in ("model", *trainer._stateful())])
+
+
+def facts(epoch):
+    """An epoch's end after which a class policy changes its factors."""
+    low, high = (torch.linspace(start, start + 0.4, 10, dtype=torch.float64) for start in (0.1, 0.5))
+    return EpochFacts(epoch, 1 - low, high, low, 1 + low, 1.2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_replay_the_recorded_step_equals_eager_steps_bit_for_bit(
+    few_images, tmp_path, method, fake_graphs, graph_trainer
+):
+    """Across the end of an epoch, and of a shuffle of the 160 training images."""
+    steps, settings = 14, {"optimizer__schedule": "one-cycle", "steps_per_epoch": 7}
+    eager, graph = new_trainer(tmp_path, method, **settings), graph_trainer(method, **settings)
+    for trainer in (eager, graph):
+        for _ in trainer.take_steps(steps):
+            if trainer.steps_left_in_epoch == 0:
+                trainer.end_epoch(facts(trainer.position.epoch + 1))
+    assert [recorded.replays for recorded in fake_graphs] == [steps - 3]
+    assert eager.position.step == graph.position.step == steps
+    before, after = state(eager), state(graph)
+    assert len(before) == len(after) > 20
+    assert all(map(torch.equal, before, after))
