@@ -25,12 +25,16 @@ def configured(device, tmp_path, **changes):
 def take_steps(config, steps, watch=None):
     trainer = Trainer(config, load_images(config))
     batches = trainer.batches.feed(steps)
-    for number in range(steps):
-        if watch is not None and number == 2:  # the first steps may allocate and choose algorithms
-            watch(True)
-        trainer.step(next(batches))
-    if watch is not None:
-        watch(False)
+    try:
+        for number in range(steps):
+            # The first steps may allocate and choose algorithms.
+            if watch is not None and number == 2:
+                watch(True)
+            trainer.step(next(batches))
+    finally:
+        # Also after a failure, or every later test of the process would fail with it.
+        if watch is not None:
+            watch(False)
     return trainer
 
 
@@ -77,3 +81,16 @@ def test_ffcv_is_fed_from_device_indices(device, tmp_path):
         torch.testing.assert_close(x.cpu(), expected, atol=1e-6, rtol=0)
         assert torch.equal(y.cpu(), images.labels[idx.cpu()])
     source.close()
+
+
+def test_the_watch_for_waits_ends_with_a_step_that_fails(tmp_path, monkeypatch):
+    seen = []
+
+    def broken(self, batch):
+        if True in seen:
+            raise RuntimeError("it waited")
+
+    monkeypatch.setattr(Trainer, "step", broken)
+    with pytest.raises(RuntimeError, match="it waited"):
+        take_steps(configured("cpu", tmp_path), 5, seen.append)
+    assert seen == [True, False]
