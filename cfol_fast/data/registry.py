@@ -23,10 +23,13 @@ PAPER_EPS = 8 / 255
 FOLDER_TEST_FRACTION = 0.2
 
 
-def paper_augment(size: int, pad: bool = True, colour: bool = True) -> ops.Augment:
-    """Appendix "Experimental setup": crop after black padding, flip, colour jitter, rotation by up to 2 degrees."""
+def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops.Augment:
+    """Appendix "Experimental setup": crop after black padding, flip, colour jitter, rotation by up to 2 degrees.
+
+    pad: in pixels; without it an eighth of the side, as the paper pads CIFAR.
+    """
     return ops.Augment(
-        pad=math.ceil(4 * size / 32) if pad else 0,
+        pad=math.ceil(4 * size / 32) if pad is None else pad,
         crop=True,
         flip=True,
         brightness=0.25,
@@ -100,7 +103,8 @@ SPECS: dict[str, DataSpec] = {
             96,
             (0.4467, 0.4398, 0.4066),
             (0.2603, 0.2566, 0.2713),
-            paper_augment,
+            # The authors' code.
+            augment=lambda size: paper_augment(size, pad=8),
         ),
         DataSpec(
             "tiny-imagenet",
@@ -109,7 +113,8 @@ SPECS: dict[str, DataSpec] = {
             64,
             (0.4802, 0.4481, 0.3975),
             (0.2770, 0.2691, 0.2821),
-            paper_augment,
+            # The authors' code.
+            augment=lambda size: paper_augment(size, pad=4),
         ),
         DataSpec(
             "imagenette",
@@ -117,7 +122,7 @@ SPECS: dict[str, DataSpec] = {
             folders.imagenette,
             160,
             *IMAGENET,
-            augment=lambda size: paper_augment(size, pad=False),
+            augment=lambda size: paper_augment(size, pad=0),
         ),
         DataSpec(
             "folder",

@@ -116,13 +116,21 @@ def _entry(recipe: Recipe, cell: Cell, out: Path) -> dict[str, Any]:
         entry["checkpoint"] = str(cell.checkpoint)
     entry["values"] = {}
     for metric in recipe.metrics:
-        kind, _, statistic = metric.partition(".")
-        values = [float(item[kind][statistic]) for item in found if item.get(kind)]
+        values = [_statistic(item, metric) for item in found if item.get(metric.partition(".")[0])]
         entry["values"][metric] = _value(values, printed[metric])
     entry["per_class"] = {
         kind: _per_class([item[kind] for item in found if item.get(kind)]) for kind in ("clean", "robust")
     }
     return entry
+
+
+def _statistic(measured: Mapping[str, Any], metric: str) -> float:
+    """A metric of a recipe, such as "robust.average". The paper's average is over the classes: see docs/differences.md."""
+    kind, _, statistic = metric.partition(".")
+    found = measured[kind]
+    if statistic == "average" and found.get("class_average") is not None:
+        statistic = "class_average"
+    return float(found[statistic])
 
 
 def _value(values: Sequence[float], printed: paper.Number | None) -> dict[str, Any]:

@@ -269,9 +269,9 @@ def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two descriptions name one attack. What only one of them mentions does not count: older files say less."""
     if bool(one.get("active_set")) != bool(other.get("active_set")):
         return False
-    parts = one.get("of"), other.get("of")
-    if isinstance(parts[0], list) and isinstance(parts[1], list):
-        return len(parts[0]) == len(parts[1]) and all(map(same_attack, *parts))
+    mine, theirs = one.get("of"), other.get("of")
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(map(same_attack, mine, theirs))
     shared = (one.keys() & other.keys()) - {*_INCIDENTAL, "of"}
 
     def rounded(value: Any) -> Any:

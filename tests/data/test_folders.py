@@ -285,7 +285,7 @@ def test_tiny_imagenet_is_read_as_published(tmp_path):
     assert found.test.labels.tolist() == [0, 1, 2, 0, 1, 2]
     with Image.open(tmp_path / "tiny-imagenet-200/val/images/val_4.JPEG") as image:
         assert np.array_equal(found.test.image(4), np.array(image))
-    assert found.augment.pad == 8
+    assert found.augment.pad == 4
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_only_a_folder_can_be_resized():
 
 
 @pytest.mark.parametrize(("size", "pad"), [(28, 4), (32, 4), (64, 8), (96, 12)])
-def test_the_padding_of_the_paper_grows_with_the_image(size, pad):
+def test_the_padding_of_other_images_grows_with_their_size(size, pad):
     augment = paper_augment(size)
     assert augment.pad == pad
     assert (augment.brightness, augment.contrast, augment.saturation, augment.degrees) == (
@@ -172,6 +172,11 @@ def test_the_padding_of_the_paper_grows_with_the_image(size, pad):
         0.25,
         2,
     )
+
+
+def test_stl10_and_tiny_imagenet_are_padded_as_in_the_authors_code():
+    assert data.spec("stl10").augment(96).pad == 8
+    assert data.spec("tiny-imagenet").augment(64).pad == 4
 
 
 def test_imagenette_is_cropped_without_padding():

@@ -5,6 +5,7 @@ import torch
 
 from cfol_fast import data, ops
 from cfol_fast.data import resident
+from cfol_fast.data.source import PartOfSource
 from cfol_fast.errors import InputError
 from tests.data.test_images import uneven
 
@@ -126,3 +127,15 @@ def test_cpu_and_gpu_give_the_same_pictures(mini):
         feed = source.feed(lambda device=device: torch.arange(64, device=device), 3)
         pictures.append(torch.cat([x.cpu() for _, x, _ in feed]))
     assert torch.allclose(*pictures, atol=1e-6)
+
+
+def test_a_part_of_a_source_has_its_images_and_numbers_of_its_own(mini):
+    whole = data.ResidentSource(mini.test)
+    rows = torch.tensor([0, 3, 255, 256, 700, 2999])
+    part = PartOfSource(whole, rows)
+    idx, x, y = (torch.cat(parts) for parts in zip(*part.batches(256), strict=True))
+    every = torch.cat([batch for _, batch, _ in whole.batches(1000)])
+    assert idx.tolist() == list(range(6)) == list(range(len(part)))
+    assert torch.equal(x, every[rows])
+    assert torch.equal(y, mini.test.labels[rows])
+    assert torch.equal(part.labels, y)

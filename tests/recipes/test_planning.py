@@ -59,6 +59,8 @@ def test_the_paper_scale_is_the_papers_recipe() -> None:
     assert config.attack.eps == pytest.approx(8 / 255)
     assert config.attack.step == pytest.approx(2 / 255)
     assert config.test.step == pytest.approx(2.5 * 8 / 255 / 20)
+    # The authors stop early by the attack of the test.
+    assert config.validation.steps == config.test.steps == 20
 
 
 def test_the_larger_radius_scales_both_steps() -> None:

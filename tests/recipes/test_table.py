@@ -37,6 +37,18 @@ def test_numbers_stand_beside_the_papers_with_their_difference_and_seeds(tmp_pat
     assert worst["difference"] == pytest.approx(0.41 - 0.3083)
 
 
+def test_the_average_of_a_table_is_over_the_classes_as_the_paper_s(tmp_path: Path) -> None:
+    item = plan(load_recipe("vgg16"), "mini")
+    write_all(item, tmp_path)
+    for job in item.jobs():
+        file = job.folder(tmp_path) / "result.json"
+        result = json.loads(file.read_text())
+        result["test"]["robust"] |= {"average": 0.9, "class_average": 0.5}
+        file.write_text(json.dumps(result))
+    table = build(item, tmp_path, "")
+    assert entry(table, "cfol")["values"]["robust.average"]["mean"] == 0.5
+
+
 def test_a_single_seed_has_no_deviation(tmp_path: Path) -> None:
     value = entry(made("seeds", tmp_path), "erm")
     single = entry(made("vgg16", tmp_path), "erm")

@@ -163,8 +163,23 @@ def test_an_ensemble_of_iterates_is_kept_and_its_class_risks_reported(few_images
     assert found["members"] == len(found["steps"]) == 3
     assert all(0 <= step < 6 for step in found["steps"])
     assert found["worst_risk"] == max(found["robust_risk"].values())
+    # The theorem bounds the risk on the training images: 16 of each class, without the hold-out.
+    assert (found["split"], found["images"], found["images_in_all"]) == ("train", 160, 160)
+    assert all(
+        (16 * 3 * risk) == pytest.approx(round(16 * 3 * risk)) for risk in found["robust_risk"].values()
+    )
     stored = torch.load(run.folder / "checkpoints/ensemble.pt", weights_only=True)
     assert len(stored["weights"]) == 3
+
+
+def test_the_best_epoch_is_the_best_on_average_over_the_classes(few_images, tmp_path):
+    """As in the paper: a large class does not decide which epoch is kept."""
+    trainer = tiny.new_trainer(tmp_path)
+    for average, class_average in ((0.5, 0.4), (0.6, 0.3), (0.4, 0.5)):
+        both = {"average": average, "class_average": class_average, "worst": 0.1}
+        trainer.keep_best({"clean": both, "robust": both})
+        trainer.position.epoch += 1
+    assert trainer.position.best["best-average"] == {"epoch": 3, "value": 0.5}
 
 
 def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
