@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from cfol_fast import atomic
+from cfol_fast.data.decoding import MOST_PIXELS
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.images import ImageSet
 from cfol_fast.data.parallel import map_in_order
@@ -34,6 +35,8 @@ MARK = b"cfol_fast 1\0"
 INT, RGB, ARRAY = 1, 2, 4
 JPG, RAW = 0, 1
 MODES = {"jpg": JPG, "raw": RAW}
+# Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no pixels fill.
+MOST_PIXELS_PER_BYTE = 1024
 
 
 @dataclass(frozen=True)
@@ -306,11 +309,15 @@ def parse(data: np.ndarray, path: Path) -> Beton:
         channels = 3
     else:
         height, width, channels = map(int, handlers[image].shape)
+        if not 0 < height * width * channels <= len(data):
+            raise truncated(f"images of {height}x{width}x{channels} bytes do not fit in {len(data):,}")
         heights, widths = np.full(count, height), np.full(count, width)
         modes, pointers = np.full(count, RAW), metadata[f"f{image}"]
     heights, widths, pointers = (a.astype(np.int64) for a in (heights, widths, pointers))
     lengths = _lengths(table, pointers)
-    wrong = (lengths < 0) | (pointers + lengths > table_start) | (heights < 1) | (widths < 1)
+    wrong = (lengths < 0) | (pointers < 0) | (lengths > table_start) | (heights < 1) | (widths < 1)
+    wrong |= pointers > table_start - lengths
+    wrong |= (heights * widths > MOST_PIXELS) | (heights * widths > MOST_PIXELS_PER_BYTE * lengths)
     # Everything that is not a JPEG is copied byte by byte, so its length is known.
     wrong |= (modes != JPG) & (lengths != heights * widths * channels)
     if wrong.any():
@@ -319,6 +326,11 @@ def parse(data: np.ndarray, path: Path) -> Beton:
     if description is None:
         raise truncated("its class names cannot be read")
     labels = metadata[f"f{label}"].astype(np.int64)
+    # Every class has an image, so there are no more classes than images.
+    if labels.min() < 0 or labels.max() >= count:
+        raise InputError(
+            f"{path}: {count:,} images have labels 0..{count - 1} at most, it has {labels.min()}..{labels.max()}"
+        )
     k = len(description["classes"]) if "classes" in description else int(labels.max()) + 1
     if labels.min() < 0 or labels.max() >= k:
         raise InputError(f"{path}: labels must be 0..{k - 1}, it has {labels.min()}..{labels.max()}")
@@ -368,6 +380,7 @@ def _description(arguments: bytes, data: np.ndarray, end: int) -> dict[str, Any]
         return None
     try:
         found = json.loads(data[start : start + length].tobytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("classes"), list) else None
+    classes = found.get("classes") if isinstance(found, dict) else None
+    return found if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None

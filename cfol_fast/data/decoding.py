@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ FORMAT = 1
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 # The short side that images of different sizes are stored with when none is asked for: Imagenette's.
 MIXED_SIZE = 160
+# Of one image, in its file and as it is stored: 200 MB. A file of a few bytes may claim to have billions.
+MOST_PIXELS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,13 @@ def fingerprint_of(listing: Listing, size: int | None, skip_corrupt: bool) -> st
     """Changes with any name, size or time of the files, the labels, or the way of decoding."""
     digest = hashlib.sha256(json.dumps([FORMAT, size, skip_corrupt, listing.classes]).encode())
     for path, label in zip(listing.paths, listing.labels, strict=True):
-        status = os.stat(listing.root / path)
-        digest.update(f"{path}\0{label}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        try:
+            status = os.stat(listing.root / path)
+            state = f"{status.st_size}\0{status.st_mtime_ns}"
+        except FileNotFoundError:
+            # A link to nothing; whether that is an error is decided when it is to be read.
+            state = "missing"
+        digest.update(os.fsencode(path) + f"\0{label}\0{state}\n".encode())
     return digest.hexdigest()
 
 
@@ -86,14 +94,16 @@ def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | N
     """(h, w) if all images have it, from the files' headers alone; images that cannot be opened do not count."""
     known = listing.root / CACHE_FOLDER / f"{listing.split}-size.json"
     fingerprint = fingerprint_of(listing, None, False)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(
+        OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, IndexError
+    ):
         cached = json.loads(known.read_text())
         if cached["fingerprint"] == fingerprint:
             return None if cached["size"] is None else (int(cached["size"][0]), int(cached["size"][1]))
 
     def header(path: str) -> tuple[int, int] | None:
         try:
-            with Image.open(listing.root / path) as image:
+            with _open_image(listing.root / path) as image:
                 return image.height, image.width
         except UNREADABLE:
             return None
@@ -110,17 +120,37 @@ def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | N
 
 def read_image(path: Path, size: int | None) -> np.ndarray:
     """uint8 (h, w, 3); raises OSError or ValueError when the file is not a whole image."""
-    with Image.open(path) as file:
+    with _open_image(path) as file:
         image: Image.Image = file
+        width, height = image.size
+        if size is not None:
+            width, height = stored_size(width, height, size)
+        if width * height > MOST_PIXELS:
+            raise ValueError(f"{width}x{height} pixels in memory, at most {MOST_PIXELS:,} are decoded")
         # 16-bit grey: convert() would clip it at 255.
         if image.mode.startswith("I"):
             image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
         image = image.convert("RGB")
-        if size is not None and min(image.size) != size:
-            scale = size / min(image.size)
-            width, height = (max(size, round(side * scale)) for side in image.size)
+        if image.size != (width, height):
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         return np.array(image)
+
+
+def stored_size(width: int, height: int, size: int) -> tuple[int, int]:
+    """(width, height) of an image that is stored with a short side of `size` pixels."""
+    scale = size / min(width, height)
+    return max(size, round(width * scale)), max(size, round(height * scale))
+
+
+def _open_image(path: Path) -> Image.Image:
+    """Its header; nothing is decoded yet. A pipe is not opened, which would wait forever, and an image too large is refused."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("it is not a file")
+    image = Image.open(path)
+    if image.width * image.height > MOST_PIXELS or min(image.size) < 1:
+        image.close()
+        raise ValueError(f"{image.width}x{image.height} pixels, at most {MOST_PIXELS:,} are decoded")
+    return image
 
 
 def _decode_into(
@@ -182,7 +212,13 @@ def _cached(folder: Path, stem: str, fingerprint: str) -> dict[str, Any] | None:
         if contents["format"] != FORMAT or contents["fingerprint"] != fingerprint:
             return None
         complete = (folder / f"{stem}.bytes").stat().st_size == _table(contents)[1]
-    except (OSError, ValueError, KeyError, TypeError):
+        complete = (
+            complete
+            and len(contents["labels"]) == contents["count"]
+            and isinstance(contents["skipped"], list)
+        )
+    # Somebody may have edited it; it is made again.
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, IndexError, MemoryError):
         return None
     return contents if complete else None
 
@@ -210,7 +246,9 @@ def _notes(contents: dict[str, Any], listing: Listing) -> list[str]:
     skipped = contents["skipped"]
     if not skipped:
         return []
-    named = ", ".join(skipped[:3]) + (" ..." if skipped[3:] else "")
+    named = ", ".join(os.fsencode(path).decode("utf-8", "backslashreplace") for path in skipped[:3]) + (
+        " ..." if skipped[3:] else ""
+    )
     return [
         f"{listing.split}: {len(skipped)} of {len(listing.paths)} images cannot be decoded and were left out: {named}"
     ]

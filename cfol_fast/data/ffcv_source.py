@@ -189,4 +189,5 @@ class FFCVSource:
 
 def _written_size(description: dict[str, Any]) -> tuple[int, int] | None:
     size = description.get("size")
-    return (int(size[0]), int(size[1])) if isinstance(size, list) and len(size) == 2 else None
+    good = isinstance(size, list) and len(size) == 2 and all(type(n) is int and 0 < n < 65536 for n in size)
+    return (size[0], size[1]) if good else None

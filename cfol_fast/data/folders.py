@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 from torchvision.datasets import Imagenette
-from torchvision.datasets.utils import download_and_extract_archive
+from torchvision.datasets.utils import download_url, extract_archive
 
 from cfol_fast.data.decoding import MIXED_SIZE, Listing, common_size, decode
 from cfol_fast.data.images import ImageSet
@@ -14,8 +15,9 @@ from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
 from cfol_fast.errors import InputError, one_line
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
-TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
+# Stanford publishes no digest. This is the one that unrelated public projects recorded of Stanford's file (docs/reliability.md).
+TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 
 def folder(root: Path | None, options: ReadOptions) -> TrainAndTest:
@@ -83,17 +85,15 @@ def tiny_imagenet(root: Path | None, options: ReadOptions) -> TrainAndTest:
     root = need_root(root, expected)
     base = root if root.name == "tiny-imagenet-200" else root / "tiny-imagenet-200"
     if options.download and not base.is_dir():
-        try:
-            download_and_extract_archive(TINY_URL, str(base.parent), md5=TINY_MD5)
-        except (RuntimeError, OSError) as error:
-            raise InputError(f"{TINY_URL} could not be downloaded ({one_line(error)})") from error
+        _download_tiny_imagenet(base.parent)
     for name in ("wnids.txt", "words.txt", "train", "val/val_annotations.txt"):
         if not (base / name).exists():
             raise InputError(f"{base / name} is not there: expected is {expected}; or add --download")
-    wnids = sorted((base / "wnids.txt").read_text().split())
-    words = dict(
-        line.split("\t", 1) for line in (base / "words.txt").read_text().splitlines() if "\t" in line
-    )
+    wnids = sorted({word for line in _lines(base / "wnids.txt") for word in line.split()})
+    words = dict(line.split("\t", 1) for line in _lines(base / "words.txt") if "\t" in line)
+    wrong = next((wnid for wnid in wnids if Path(wnid).name != wnid), None)
+    if wrong or not wnids:
+        raise InputError(f"{base / 'wnids.txt'} must list the folders of the classes, got {wrong!r}")
     classes = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
     classes = [
         name if classes.count(name) == 1 else f"{name} ({wnid})"
@@ -112,8 +112,11 @@ def tiny_imagenet(root: Path | None, options: ReadOptions) -> TrainAndTest:
             if _is_image(name)
         ]
     val: list[tuple[str, int]] = []
-    for line in (base / "val" / "val_annotations.txt").read_text().splitlines():
-        name, wnid = line.split("\t")[:2]
+    for line in _lines(base / "val" / "val_annotations.txt"):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if Path(name).name != name:
+            raise InputError(f"{base / 'val/val_annotations.txt'}: {name!r} is not the name of a file")
         if wnid not in number:
             raise InputError(
                 f"{base / 'val/val_annotations.txt'}: {name} has the class {wnid}, which is not in wnids.txt"
@@ -126,6 +129,23 @@ def tiny_imagenet(root: Path | None, options: ReadOptions) -> TrainAndTest:
     return _decoded(listings[0], listings[1], options, 64, (64, 64), [])
 
 
+def _download_tiny_imagenet(folder: Path) -> None:
+    """Fetches the archive over https and unpacks it only if its SHA-256 is the known one."""
+    archive = folder / Path(TINY_URL).name
+    try:
+        if not archive.is_file():
+            download_url(TINY_URL, str(folder), archive.name)
+        with open(archive, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != TINY_SHA256:
+            raise InputError(
+                f"{archive} has the SHA-256 {found}, expected {TINY_SHA256}: remove it and try again"
+            )
+        extract_archive(str(archive), str(folder))
+    except (RuntimeError, OSError) as error:
+        raise InputError(f"{TINY_URL} could not be downloaded ({one_line(error)})") from error
+
+
 def list_classes(root: Path, split: str) -> Listing:
     """Every image under `root`/`split`/<class>, sorted; the class names are the folders' names."""
     base = root / split
@@ -134,10 +154,21 @@ def list_classes(root: Path, split: str) -> Listing:
     )
     if not classes:
         raise InputError(f"{base} has no folders in it: one folder per class is expected")
+    unreadable = [name for name in classes if not _is_utf8(name)]
+    if unreadable:
+        raise InputError(
+            f"{base}: the name of the class folder {os.fsencode(unreadable[0])!r} is not UTF-8: rename it"
+        )
     paths: list[str] = []
     labels: list[int] = []
+    # A link may lead back to a folder above it, or into another class: each folder is looked into once.
+    visited = {_identity(base): base}
+    for name in classes:
+        before = visited.setdefault(_identity(base / name), base / name)
+        if before != base / name:
+            raise InputError(f"{base / name} is the same folder as {before}: remove one of them")
     for number, name in enumerate(classes):
-        found = sorted(_images_under(base / name))
+        found = sorted(_images_under(base / name, visited))
         if not found:
             raise InputError(
                 f"{base / name} has no image in it ({', '.join(EXTENSIONS)}): add some or remove the folder"
@@ -147,13 +178,35 @@ def list_classes(root: Path, split: str) -> Listing:
     return Listing(root, split, paths, labels, classes)
 
 
-def _images_under(base: Path) -> list[str]:
+def _images_under(base: Path, visited: dict[tuple[int, int], Path]) -> list[str]:
     # os.walk would silently skip a folder that it may not read.
     def refuse(error: OSError) -> None:
         raise error
 
-    walk = os.walk(base, onerror=refuse, followlinks=True)
-    return [os.path.join(folder, name) for folder, _, names in walk for name in names if _is_image(name)]
+    found: list[str] = []
+    for folder, below, names in os.walk(base, onerror=refuse, followlinks=True):
+        found += [os.path.join(folder, name) for name in names if _is_image(name)]
+        # In the order of the names, so that of two ways to a folder the same one is taken on every machine.
+        paths = {name: Path(folder, name) for name in sorted(below)}
+        below[:] = [name for name, path in paths.items() if visited.setdefault(_identity(path), path) is path]
+    return found
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _is_utf8(name: str) -> bool:
+    """False for a name whose bytes Python could only keep as surrogates: no terminal and no JSON reader could show it."""
+    return name.encode("utf-8", "ignore").decode() == name
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file (byte {error.start} is not UTF-8)") from None
 
 
 def _is_image(name: str) -> bool:

@@ -5,14 +5,13 @@ The JSON is described in docs/evaluation-format.md and read by `runs.records`.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.machine import versions
+from cfol_fast.runs.csv_text import csv_text
 
 FORMAT = 1
 
@@ -48,20 +47,17 @@ class Evaluation:
 
     def to_csv(self) -> str:
         """One row per class: class, count, clean and robust accuracy, each with its interval."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(
-            ["class", "count", "clean", "clean_low", "clean_high", "robust", "robust_low", "robust_high"]
-        )
+        header = ["class", "count", "clean", "clean_low", "clean_high", "robust", "robust_low", "robust_high"]
+        rows: list[list[str | float | None]] = [[*header]]
         for name in self.clean.classes:
-            row: list[Any] = [name, self.clean.record.count[name]]
+            row: list[str | float | None] = [name, self.clean.record.count[name]]
             for accuracy in (self.clean, self.robust):
                 if accuracy is None or name not in accuracy.record.per_class:
-                    row += ["", "", ""]
+                    row += [None, None, None]
                 else:
                     row += [accuracy.record.per_class[name], *accuracy.record.interval[name]]
-            writer.writerow(row)
-        return text.getvalue()
+            rows.append(row)
+        return csv_text(rows)
 
     def table(self) -> str:
         """For the terminal: one line per class, worst first, then the summary."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from html import escape
 
 from cfol_fast.reporting.theme import variable
 from cfol_fast.reporting.wording import points, tone
+from cfol_fast.runs.csv_text import csv_text
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,14 @@ class Table:
         header = list(self.stubs)
         for name, has_deviation, has_difference in zip(self.columns, deviated, compared, strict=True):
             header += [name, *[f"{name} deviation"] * has_deviation, *[f"{name} difference"] * has_difference]
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(header)
+        lines: list[list[str | float | None]] = [[*header]]
         for row, stubs in zip(self.rows, self._full_stubs(), strict=True):
-            line = list(stubs)
+            line: list[str | float | None] = [*stubs]
             for cell, has_deviation, has_difference in zip(row.cells, deviated, compared, strict=True):
-                line.append(cell.text if self.words and cell.value is None else _number(cell.value))
-                line += [_number(cell.deviation)] * has_deviation + [
-                    _number(cell.difference)
-                ] * has_difference
-            writer.writerow(line)
-        return buffer.getvalue()
+                line.append(cell.text if self.words and cell.value is None else cell.value)
+                line += [cell.deviation] * has_deviation + [cell.difference] * has_difference
+            lines.append(line)
+        return csv_text(lines)
 
     def latex(self) -> str:
         r"""A booktabs table in the form of the paper's, numbers in percent, the best bold; needs \usepackage{booktabs}."""
@@ -176,10 +171,6 @@ class Table:
 
 def _mark(colour: str | None) -> str:
     return f'<i style="background:{variable(colour)}"></i>' if colour is not None else ""
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(value)
 
 
 def _latex_row(cells: Iterable[str]) -> str:

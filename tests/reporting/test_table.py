@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+import pytest
+
 from cfol_fast.reporting import Cell, Row, Table
 
 TABLE = Table(
@@ -70,3 +72,11 @@ def test_a_table_without_rows_has_its_heading_in_every_form():
     empty = Table("key", "A title", "", ["Measure"], ["ERM-AT"], [])
     for text in (empty.markdown(), empty.csv(), empty.latex(), empty.html(), empty.text()):
         assert "ERM-AT" in text
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_name_is_a_formula_in_a_spreadsheet(name):
+    table = Table("k", "t", "c", [name], [name], [Row([name], [Cell("-1", value=-0.5, difference=-0.25)])])
+    header, row = csv.reader(io.StringIO(table.csv(), newline=""))
+    assert header == [f"'{name}", f"'{name}", f"'{name} difference"]
+    assert row == [f"'{name}", "-0.5", "-0.25"]
