@@ -189,5 +189,10 @@ class FFCVSource:
 
 def _written_size(description: dict[str, Any]) -> tuple[int, int] | None:
     size = description.get("size")
-    good = isinstance(size, list) and len(size) == 2 and all(type(n) is int and 0 < n < 65536 for n in size)
-    return (size[0], size[1]) if good else None
+    if (
+        not isinstance(size, list)
+        or len(size) != 2
+        or not all(type(n) is int and 0 < n < 65536 for n in size)
+    ):
+        return None
+    return size[0], size[1]

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 # A spreadsheet takes a cell that begins so for a formula, and a formula may start programs or send the table away.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def csv_text(rows: Iterable[Sequence[str | float | None]]) -> str:
@@ -20,4 +20,6 @@ def csv_text(rows: Iterable[Sequence[str | float | None]]) -> str:
 
 
 def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    # The csv module does not quote every line break, and what follows one would be a cell of its own.
+    text = " ".join(text.splitlines())
+    return f"'{text}" if text.strip().startswith(FORMULA_STARTS) else text
