@@ -1,7 +1,7 @@
-"""The table of training methods: each row says what to draw, what to minimise and which attack to train on.
+"""The table of training methods: each row says what to draw, what to minimise, which attack to train on and which class policy to follow.
 
-The trainer knows no method by name. A new method is a new row here, made of existing samplers and objectives or of new
-ones. The defaults are the paper's; each row says where in the paper they stand.
+The trainer knows no method by name. A new method is a new row here, made of existing samplers, objectives and policies or of new
+ones. Each row says where its defaults come from: the paper, or the release of a method beyond it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cfol_fast import objectives, sampling
+from cfol_fast import objectives, policies, sampling
 from cfol_fast.errors import InputError
 from cfol_fast.sampling import IndexSampler
 from cfol_fast.user_input import did_you_mean, parse_parameter
@@ -38,6 +38,7 @@ class SamplerInputs:
 class Method:
     """A row. `origin` says where each default comes from; `datasets` holds defaults that differ for one data set.
 
+    section: of the paper; for a method beyond it, who published it and where.
     colour: the method's own in charts, a name of reporting/theme.py; methods without one take what is free. baseline: what the
     other methods are compared with. note: what a reader of a table with this method has to know.
     """
@@ -52,6 +53,7 @@ class Method:
     origin: str = ""
     datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     attack: str | None = "pgd"
+    policy: type[policies.ClassPolicy] = policies.Neutral
     stages: int = 1
     colour: str | None = None
     baseline: bool = False
@@ -86,6 +88,16 @@ class Method:
     def objective(self, params: Params | None, num_classes: int) -> objectives.Objective:
         return self.minimise(self.params(params), num_classes)
 
+    def class_policy(
+        self,
+        params: Params | None,
+        num_classes: int,
+        epochs: int,
+        device: torch.device | str | None = None,
+    ) -> policies.ClassPolicy:
+        full = self.params(params)
+        return self.policy(num_classes, epochs, device, **{name: full[name] for name in self.policy.options})
+
 
 def get(name: str) -> Method:
     """The row called `name`."""
@@ -105,7 +117,8 @@ def _classes(inputs: SamplerInputs, params: Params, reweight: bool = False) -> I
         device=inputs.device,
         num_classes=inputs.num_classes,
         reweight=reweight,
-        **params,
+        # A row may have parameters of its objective or policy beside the bandit's.
+        **{name: params[name] for name in (*_BANDIT, "draws") if name in params},
     )
 
 
@@ -130,10 +143,21 @@ def _mean(params: Params, num_classes: int) -> objectives.Objective:
     return objectives.Mean()
 
 
+def _trades(params: Params, num_classes: int) -> objectives.Objective:
+    return objectives.Trades(params["beta"])
+
+
 _BANDIT = {"eta": 2e-6, "gamma": 0.5, "prior": "uniform", "base": "uniform", "C": None}
 _BANDIT_ORIGIN = "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times larger"
 # The demo has a few hundred steps, for which "auto" would be 2.3e-4; its figures are those of half of that.
 _BANDIT_DATASETS = {"imagenette": {"eta": 5e-6}, "fashion-mini": {"eta": 1e-4}}
+_TRADES = {"beta": 6.0}
+_TRADES_ORIGIN = "beta: Zhang et al. 2019, whose weights the paper compares with"
+_CFA = {"begin": 0.05, "offset": 0.5}
+_CFA_ORIGIN = "begin: epoch 10 of 200, as a share of the run; offset: the release"
+_DAFA = {"begin": 70 / 110, "strength": 1.0}
+_DAFA_ORIGIN = "begin: epoch 70 of 110, as a share of the run; strength: the release's lambda"
+_DAFA_DATASETS = {"cifar100": {"strength": 1.5}, "stl10": {"strength": 1.5}}
 
 METHODS: dict[str, Method] = {
     row.name: row
@@ -213,9 +237,9 @@ METHODS: dict[str, Method] = {
             section="5, larger models",
             summary="Clean loss plus beta times the divergence under attack; the attack maximises that divergence.",
             draw=_uniform,
-            minimise=lambda params, k: objectives.Trades(params["beta"]),
-            defaults={"beta": 6.0},
-            origin="beta: Zhang et al. 2019, whose weights the paper compares with",
+            minimise=_trades,
+            defaults=_TRADES,
+            origin=_TRADES_ORIGIN,
             attack="trades",
             colour="rose",
         ),
@@ -251,6 +275,126 @@ METHODS: dict[str, Method] = {
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
             origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; it does not depend on the length of a run",
             datasets={"fashion-mini": {"eta": 8e-5}},
+        ),
+        Method(
+            name="cfol-trades",
+            title="CFOL-TRADES",
+            section="4 with Zhang et al. 2019",
+            summary="TRADES on classes drawn by CFOL's bandit.",
+            draw=_classes,
+            minimise=_trades,
+            defaults={**_BANDIT, **_TRADES},
+            origin=f"{_BANDIT_ORIGIN}; {_TRADES_ORIGIN}",
+            datasets=_BANDIT_DATASETS,
+            attack="trades",
+        ),
+        Method(
+            name="cfa",
+            title="CFA-AT",
+            section="Wei et al., CVPR 2023",
+            summary="The radius of each class follows its training robust accuracy: hard classes get a smaller one.",
+            draw=_uniform,
+            minimise=_mean,
+            defaults=_CFA,
+            origin=_CFA_ORIGIN,
+            policy=policies.CFA,
+        ),
+        Method(
+            name="cfa-trades",
+            title="CFA-TRADES",
+            section="Wei et al., CVPR 2023",
+            summary="CFA on TRADES: the radius and beta of each class follow its training robust accuracy.",
+            draw=_uniform,
+            minimise=lambda params, k: objectives.BalancedTrades(params["beta"]),
+            defaults={**_TRADES, **_CFA},
+            origin=f"{_TRADES_ORIGIN}; {_CFA_ORIGIN}",
+            attack="trades",
+            policy=policies.CFATrades,
+        ),
+        Method(
+            name="dafa",
+            title="DAFA-AT",
+            section="Lee et al., ICLR 2024",
+            summary="Once, after a warm-up, hard classes take weight and radius from the easier ones they are mistaken for.",
+            draw=_uniform,
+            minimise=_mean,
+            defaults=_DAFA,
+            origin=_DAFA_ORIGIN,
+            datasets=_DAFA_DATASETS,
+            policy=policies.DAFA,
+        ),
+        Method(
+            name="dafa-trades",
+            title="DAFA-TRADES",
+            section="Lee et al., ICLR 2024",
+            summary="DAFA on TRADES: the weight is that of the clean term.",
+            draw=_uniform,
+            minimise=_trades,
+            defaults={**_TRADES, **_DAFA},
+            origin=f"{_TRADES_ORIGIN}; {_DAFA_ORIGIN}",
+            datasets=_DAFA_DATASETS,
+            attack="trades",
+            policy=policies.DAFATrades,
+        ),
+        Method(
+            name="frl",
+            title="FRL",
+            section="Xu et al., ICML 2021",
+            summary="TRADES with weights, and larger radii, for classes whose hold-out errors are above the mean.",
+            draw=_uniform,
+            minimise=lambda params, k: objectives.NormalisedTrades(params["beta"]),
+            defaults={
+                "beta": 1.5,
+                "remargin": True,
+                "tolerance": None,
+                "weight_rate": 0.05,
+                "radius_rate": 0.2,
+            },
+            origin="the release; tolerance none: its 0.07, or 0.1 with remargin=false. It fine-tunes for 40 epochs at lr 0.001",
+            attack="trades",
+            policy=policies.FRL,
+        ),
+        Method(
+            name="wat",
+            title="WAT",
+            section="Li and Liu, AAAI 2023",
+            summary="TRADES with class weights by Hedge over the classes' cumulated hold-out losses.",
+            draw=_uniform,
+            minimise=_trades,
+            defaults={**_TRADES, "hedge_rate": 0.1, "released": False},
+            origin=f"{_TRADES_ORIGIN}; hedge_rate: the release; released=true: its weights instead of Hedge's",
+            attack="trades",
+            policy=policies.WAT,
+        ),
+        Method(
+            name="faal",
+            title="FAAL-AT",
+            section="Zhang et al., CVPR 2024",
+            summary="Each batch with the worst class weights in a KL ball, by the classes' mean margins.",
+            draw=_uniform,
+            minimise=lambda params, k: objectives.FAAL(params["radius"], k),
+            defaults={"radius": 0.5},
+            origin="the release, which fine-tunes for two epochs",
+        ),
+        Method(
+            name="chi2",
+            title="Chi2-AT",
+            section="the ball of CODAT, arXiv 2501.04527",
+            summary="Each batch with the worst class weights in a chi-square ball, by the classes' mean losses.",
+            draw=_uniform,
+            minimise=lambda params, k: objectives.ChiSquare(params["rho"], k),
+            defaults={"rho": 0.5},
+            origin="rho: a start of our own, to be chosen on the hold-out; with 0.5 the value is the mean plus one deviation of the class losses",
+        ),
+        Method(
+            name="lhcvar",
+            title="LHCVaR-AT",
+            section="the authors' code",
+            summary="LCVaR with a level for each class; one level for all is LCVaR.",
+            draw=_uniform,
+            minimise=lambda params, k: objectives.LHCVaR(params["alpha"], k),
+            defaults={"alpha": 0.8},
+            origin="alpha: that of LCVaR, as in the authors' code; a list gives each class its own",
         ),
     ]
 }

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 
-from cfol_fast import methods, objectives, sampling
+from cfol_fast import methods, objectives, policies, sampling
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS, Method
 
 NAMES = ["erm", "cfol", "cfol-reweighted", "fol", "cvar", "lcvar", "trades", "two-run", "clean", "group-dro"]
+BEYOND = ["cfol-trades", "cfa", "cfa-trades", "dafa", "dafa-trades", "frl", "wat", "faal", "chi2", "lhcvar"]
+ON_TRADES = ["trades", "cfol-trades", "cfa-trades", "dafa-trades", "frl", "wat"]
 LABELS = torch.arange(90) % 3
 every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
-def test_every_method_of_the_paper_has_its_row() -> None:
-    assert list(METHODS) == NAMES
+def test_every_method_of_the_paper_and_beyond_has_its_row() -> None:
+    assert list(METHODS) == NAMES + BEYOND
     assert all(name == method.name for name, method in METHODS.items())
 
 
@@ -64,11 +68,35 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_attacks_and_stages_are_the_rows_own() -> None:
-    assert {name: m.attack for name, m in METHODS.items() if m.attack != "pgd"} == {
-        "trades": "trades",
-        "clean": None,
-    }
+    others = {name: m.attack for name, m in METHODS.items() if m.attack != "pgd"}
+    assert others == {**dict.fromkeys(ON_TRADES, "trades"), "clean": None}
     assert {name: m.stages for name, m in METHODS.items() if m.stages != 1} == {"two-run": 2}
+
+
+@every
+def test_the_objective_makes_use_of_every_factor_of_the_policy(method: Method) -> None:
+    policy = method.class_policy({}, 3, epochs=10)
+    assert set(policy.factors) <= method.objective({}, 3).factors | {"radius"}
+    assert set(policy.options) <= set(method.defaults)
+
+
+def test_parameters_reach_the_policy() -> None:
+    dafa = METHODS["dafa"].class_policy({"begin": "1/2", "strength": 2}, 3, epochs=10)
+    assert isinstance(dafa, policies.DAFA)
+    assert (dafa.begin, dafa.strength, dafa.num_classes) == (5, 2, 3)
+    assert METHODS["dafa"].params(dataset="cifar100")["strength"] == 1.5
+    assert isinstance(METHODS["erm"].class_policy({}, 3, epochs=10), policies.Neutral)
+
+
+def test_columns_combine() -> None:
+    """CFOL's sampler with DAFA's radii is a row of the same table."""
+    row = dataclasses.replace(
+        METHODS["cfol"],
+        policy=policies.DAFA,
+        defaults={**METHODS["cfol"].defaults, **METHODS["dafa"].defaults},
+    )
+    assert isinstance(row.sampler(LABELS, 3), sampling.ClassSampler)
+    assert isinstance(row.class_policy({}, 3, epochs=10), policies.DAFA)
 
 
 def test_parameters_reach_the_sampler_and_the_objective() -> None:

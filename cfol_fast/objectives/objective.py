@@ -8,14 +8,16 @@ except the attack's own, happens in here, once for each input that is needed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cfol_fast.errors import InputError
-from cfol_fast.objectives import risk
+from cfol_fast.objectives import best_response, risk
 
 Model = Callable[[Tensor], Tensor]
 
@@ -25,16 +27,23 @@ class Batch:
     """What one step trains on. `x` and `x_adv`: (B, C, H, W) in [0, 1]; `y`: (B,) int64; `weight`: (B,) or None.
 
     In training without an attack `x_adv` is `x`. `weight` is the factor of each example's loss that the sampler asks for
-    (`sampler.weight(y)`).
+    (`sampler.weight(y)`), times that of its class policy. `clean` and `robust`: (B,) or None, the policy's factors of the two terms of
+    a TRADES-like loss.
     """
 
     x: Tensor
     x_adv: Tensor
     y: Tensor
     weight: Tensor | None = None
+    clean: Tensor | None = None
+    robust: Tensor | None = None
 
 
 class Objective(ABC):
+    """factors: those of a class policy that the objective makes use of."""
+
+    factors: ClassVar[frozenset[str]] = frozenset({"weight"})
+
     @abstractmethod
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, a scalar to call `backward` on, and the logits: (B, k) that the sampler's feedback is taken from."""
@@ -122,11 +131,70 @@ class LCVaR(Objective):
         return risk.lcvar(losses, batch.y, self.alpha, self.num_classes, self.prior), logits
 
 
+class LHCVaR(Objective):
+    """LCVaR with a level alpha_y for each class; one level for all is LCVaR. In the CFOL authors' code, not in the paper."""
+
+    def __init__(self, alpha: float | Sequence[float], num_classes: int) -> None:
+        risk.check_levels(alpha, num_classes)
+        self.num_classes = num_classes
+        levels = list(alpha) if isinstance(alpha, (list, tuple)) else [alpha] * num_classes
+        self.levels = torch.tensor(levels, dtype=torch.float64)
+
+    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = model(batch.x_adv)
+        if self.levels.device != batch.y.device:
+            # Once, at the first step.
+            self.levels = self.levels.to(batch.y.device)
+        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        return risk.lcvar(losses, batch.y, self.levels, self.num_classes), logits
+
+
+class FAAL(Objective):
+    """Adversarial cross-entropy with the class weights of the worst distribution in a KL ball, by the classes' margins.
+
+    Zhang et al. 2024. A class's margin is the mean over its images of the largest wrong probability minus the right one.
+    """
+
+    def __init__(self, radius: float, num_classes: int) -> None:
+        self.radius, self.num_classes = best_response.check_radius("radius", radius), num_classes
+
+    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = model(batch.x_adv)
+        margins, counts = risk.class_means(
+            probability_margin(logits.detach(), batch.y), batch.y, self.num_classes
+        )
+        present = counts > 0
+        p = best_response.kl_ball(margins, present, self.radius)
+        # Times the number of classes in the batch: equal margins give the mean.
+        weights = (present.sum() * p).to(torch.float32)
+        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        return risk.class_weighted(losses, batch.y, weights), logits
+
+
+class ChiSquare(Objective):
+    """The worst mean of the classes' adversarial losses in a chi-square ball around the uniform distribution.
+
+    Without negative weights this is their mean plus sqrt(2 rho variance).
+    """
+
+    def __init__(self, rho: float, num_classes: int) -> None:
+        self.rho, self.num_classes = best_response.check_radius("rho", rho), num_classes
+
+    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = model(batch.x_adv)
+        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        class_losses, counts = risk.class_means(losses, batch.y, self.num_classes)
+        p = best_response.chi2_ball(class_losses, counts > 0, self.rho)
+        return (p.to(class_losses.dtype) * class_losses).sum(), logits
+
+
 class Trades(Objective):
     """Clean cross-entropy + beta * KL(clean prediction || adversarial prediction), averaged over the examples.
 
     Zhang et al. 2019, whose attack climbs the same KL instead of the cross-entropy (`attacks.create("trades", ...)`).
     """
+
+    factors = frozenset({"weight", "clean", "robust"})
 
     def __init__(self, beta: float = 6.0) -> None:
         if not isinstance(beta, (int, float)) or not beta >= 0:
@@ -134,10 +202,43 @@ class Trades(Objective):
         self.beta = beta
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean = model(batch.x)
-        logits = model(batch.x_adv)
-        losses = cross_entropy(clean, batch.y) + self.beta * prediction_divergence(clean, logits)
+        losses, logits = self.losses(model, batch)
         return risk.mean(losses, batch.weight), logits
+
+    def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss of each example, (B,), and the adversarial logits."""
+        clean, divergence, logits = _terms(model, batch)
+        return _weighted(clean, batch.clean) + _weighted(self.beta * divergence, batch.robust), logits
+
+
+class BalancedTrades(Trades):
+    """(1 - b) times the clean loss plus b times the divergence, b = beta_y / (1 + beta_y): CFA's form (Wei et al. 2023).
+
+    The policy's `robust` factor multiplies beta. Without one this is TRADES divided by 1 + beta.
+    """
+
+    factors = frozenset({"weight", "robust"})
+
+    def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        clean, divergence, logits = _terms(model, batch)
+        beta = self.beta if batch.robust is None else self.beta * batch.robust
+        return (clean + beta * divergence) / (1 + beta), logits
+
+
+class NormalisedTrades(Trades):
+    """TRADES with each term divided by the sum of the batch's weights of that term: FRL's form (Xu et al. 2021)."""
+
+    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        clean, divergence, logits = _terms(model, batch)
+        first = _weighted_mean(_weighted(clean, batch.weight), batch.clean)
+        return first + self.beta * _weighted_mean(_weighted(divergence, batch.weight), batch.robust), logits
+
+
+def _terms(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """(B,) the clean cross-entropies, (B,) the divergences, and the adversarial logits."""
+    clean = model(batch.x)
+    logits = model(batch.x_adv)
+    return cross_entropy(clean, batch.y), prediction_divergence(clean, logits), logits
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -150,6 +251,17 @@ def prediction_divergence(logits: Tensor, other: Tensor) -> Tensor:
     log_p = F.log_softmax(_at_least_float32(logits), dim=1)
     log_q = F.log_softmax(_at_least_float32(other), dim=1)
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(dim=1)
+
+
+def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The largest probability of a wrong class minus that of the right one, of each example: (B,) in [-1, 1]."""
+    p = _at_least_float32(logits).softmax(1)
+    right = y.unsqueeze(1)
+    return p.scatter(1, right, -1.0).amax(1) - p.gather(1, right).squeeze(1)
+
+
+def _weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+    return losses.mean() if weight is None else (weight * losses).sum() / weight.sum()
 
 
 def _weighted(losses: Tensor, weight: Tensor | None) -> Tensor:

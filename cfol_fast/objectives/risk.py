@@ -7,6 +7,8 @@ the paper), found by sorting: the worst examples, or the worst classes, take as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -100,15 +102,14 @@ def check_alpha(alpha: float) -> None:
         raise InputError(f"alpha must be in (0, 1], got {alpha!r}")
 
 
-def check_levels(alpha: object, num_classes: int) -> None:
+def check_levels(alpha: float | Sequence[float], num_classes: int) -> None:
     """Refuses what is not one tail fraction, or a list with one for each class."""
-    if not isinstance(alpha, (list, tuple)):
-        alpha = [alpha] * num_classes
-    if len(alpha) != num_classes:
+    levels = alpha if isinstance(alpha, Sequence) and not isinstance(alpha, str) else [alpha] * num_classes
+    if len(levels) != num_classes:
         raise InputError(
-            f"alpha must be a number or a list of {num_classes}, one for each class, got {len(alpha)}"
+            f"alpha must be a number or a list of {num_classes}, one for each class, got {len(levels)}"
         )
-    for level in alpha:
+    for level in levels:
         check_alpha(level)
 
 

@@ -14,6 +14,7 @@ from cfol_fast import attacks, data, methods
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
 from cfol_fast.ops.pgd import NORMS
+from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.limits import check_numbers
 from cfol_fast.runs.schedules import SCHEDULES, milestones
@@ -98,4 +99,12 @@ def _check(config: TrainConfig) -> None:
             raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
     if config.data.source == "ffcv" and config.data.beton is None:
         raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
-    holdout_fraction(config.data.holdout)
+    fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy
+    if policy.needs & FROM_HOLDOUT and fraction is None:
+        wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)
+        raise InputError(
+            f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the training images such as "
+            "0.2 (the test set would leak into training)"
+        )
+    if "radius" in policy.factors and config.attack.kind == "none":
+        raise InputError(f"{config.method} scales the attack's radius, got attack.kind=none: take pgd or trades")

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast import atomic, attacks, evaluation, methods, theory
-from cfol_fast.data.source import Source
+from cfol_fast import atomic, attacks, data, evaluation, methods, objectives, theory
+from cfol_fast.attacks.frozen import evaluation_mode
+from cfol_fast.data.source import PartOfSource, Source
 from cfol_fast.machine import versions
+from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics_log import Row, read_rows
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.trainer import Trainer, training_attack
 
 GALLERY_SIZE = 6
+# As many as CIFAR-10's test set has: the risk of a class of 1,000 images is then known to 3 points.
+TRAINING_RISK_IMAGES = 10_000
 
 
 def validate(trainer: Trainer) -> Row:
@@ -30,6 +34,42 @@ def validate(trainer: Trainer) -> Row:
         del accuracy["confusion"]
     epoch, step = trainer.position.epoch + 1, trainer.position.step
     return {"kind": "validation", "epoch": epoch, "step": step, "split": images.validation_split, **found}
+
+
+def epoch_facts(trainer: Trainer, training: Row, validated: Row | None = None) -> EpochFacts:
+    """What the class policy is told at the end of an epoch, from the epoch's rows of metrics.jsonl."""
+    errors = torch.tensor(
+        [float("nan") if e is None else e for e in training["class_error"]], dtype=torch.float64
+    )
+    if validated is None:
+        return EpochFacts(training["epoch"], errors)
+    clean, robust = (
+        in_order(validated[kind]["per_class"], trainer.images.classes) for kind in ("clean", "robust")
+    )
+    losses = mean = None
+    if Need.HOLDOUT_LOSSES in trainer.policy.needs:
+        losses, mean = holdout_losses(trainer)
+    return EpochFacts(training["epoch"], errors, clean, robust, losses, mean)
+
+
+def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:
+    """The objective's loss on the hold-out under the training attack, without class factors: (k,) class means, and over all images.
+
+    The attack starts from the same noise each time, and the radius is that of the configuration.
+    """
+    source, objective, k = trainer.images.validation, trainer.objective, len(trainer.images.classes)
+    assert source is not None
+    assert isinstance(objective, objectives.Trades)
+    attack = training_attack(trainer.model, trainer.config)
+    sums, counts = torch.zeros(2, k, dtype=torch.float64)
+    with evaluation_mode(trainer.model), torch.no_grad():
+        for _, x, y in source.batches(trainer.config.test.batch_size):
+            trainer.leave_if_asked()
+            losses, _ = objective.losses(trainer.model, objectives.Batch(x, attack(x, y), y))
+            sums.index_add_(0, y.cpu(), losses.double().cpu())
+            counts += torch.bincount(y.cpu(), minlength=k)
+    # 0/0 is NaN: a class without images.
+    return sums / counts, float(sums.sum() / counts.sum())
 
 
 def final_test(trainer: Trainer) -> dict[str, Any]:
@@ -88,11 +128,17 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
 
 
 def ensemble_risk(trainer: Trainer, members: theory.IterateReservoir) -> dict[str, Any]:
-    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the members."""
-    classes = trainer.images.classes
+    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the members.
+
+    It is the risk on the training images (here without augmentation), so that is where it is measured: on all of them or, where
+    they are many, on a seeded part with its share of every class. About test images the theorem says nothing.
+    """
+    classes, images = trainer.images.classes, trainer.images.train
+    rows = data.stratified(trainer.images.labels, min(len(images), TRAINING_RISK_IMAGES))
+    part = PartOfSource(images, rows)
 
     def robust_accuracies(_: nn.Module) -> Tensor:
-        found = accuracies(trainer, trainer.images.test, strong_attack(trainer), "ensemble")
+        found = accuracies(trainer, part, strong_attack(trainer), "ensemble")
         return in_order(found["robust"]["per_class"], classes)
 
     risk = theory.ensemble_risk(members.models(trainer.model), robust_accuracies)
@@ -100,6 +146,9 @@ def ensemble_risk(trainer: Trainer, members: theory.IterateReservoir) -> dict[st
     trainer.store.save_best(checkpoints.ENSEMBLE, kept)
     return {
         "members": members.n,
+        "split": "train",
+        "images": len(part),
+        "images_in_all": len(images),
         "steps": list(members.steps),
         "robust_risk": dict(zip(classes, risk.per_class.tolist(), strict=True)),
         "worst_risk": risk.worst,
@@ -122,8 +171,9 @@ def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
 
 
 def in_order(per_class: dict[str, float], classes: list[str]) -> Tensor:
-    """(k,) float64, in the order of the classes."""
-    return torch.tensor([per_class[name] for name in classes], dtype=torch.float64)
+    """(k,) float64, in the order of the classes; NaN for one without images."""
+    found = [per_class[name] for name in classes]
+    return torch.tensor([float("nan") if a is None else a for a in found], dtype=torch.float64)
 
 
 def strong_attack(trainer: Trainer) -> attacks.Attack:
