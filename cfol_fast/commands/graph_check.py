@@ -1,0 +1,107 @@
+"""What `doctor --gpu` says of `--graph on`: captured steps against eager ones, from the same start, with --deterministic.
+
+It runs in a process of its own (`python -m cfol_fast.commands.graph_check`): cuBLAS must not have been used before, and a capture
+that goes wrong can leave a process without a working GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from cfol_fast.machine import computing
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.training.capture import WARM_UP
+from cfol_fast.training.images import load_images
+from cfol_fast.training.trainer import Trainer
+
+STEPS = 20
+# So many times as fast as eager steps, a graph is worth the memory that it holds.
+WORTH_IT = 1.05
+
+
+def example() -> TrainConfig:
+    """CFOL-AT as the paper trains it, but for the images, which are the embedded ones."""
+    config = TrainConfig(device="cuda", deterministic=True, epochs=1, steps_per_epoch=STEPS)
+    config.model.name = "resnet18"
+    return complete(config)
+
+
+def compare(config: TrainConfig) -> dict[str, Any]:
+    """Whether the captured steps of a run give the eager ones' state bit for bit, how fast both are, and what to do."""
+    with computing(deterministic=True):
+        (eager, slow), (graph, fast) = (
+            _take_steps(dataclasses.replace(config, graph=on)) for on in (False, True)
+        )
+    different = sorted(name for name in eager if not torch.equal(eager[name], graph[name]))
+    times = slow / fast if fast > 0 else 0.0
+    return {
+        "steps": config.steps_per_epoch,
+        "different": different,
+        "eager_seconds_per_step": slow,
+        "graph_seconds_per_step": fast,
+        "recommended": not different and times >= WORTH_IT,
+        "advice": advice(different, times),
+    }
+
+
+def advice(different: list[str], times: float) -> str:
+    if different:
+        return f"--graph on: do not use it here, {len(different)} tensors differ from eager steps, such as {different[0]}; please report it"
+    if times >= WORTH_IT:
+        return f"--graph on: recommended, the same state bit for bit and {times:.2f} times as fast"
+    return f"--graph on: the same state bit for bit, but not faster ({times:.2f} times)"
+
+
+def _take_steps(config: TrainConfig) -> tuple[dict[str, torch.Tensor], float]:
+    """The state after the steps, by name, and the seconds of one of those behind the warm-up."""
+    from cfol_fast.progress import Stopwatch
+
+    trainer = Trainer(config, load_images(config))
+    clock, timed = Stopwatch(), trainer.steps - WARM_UP - 1
+    for _ in trainer.take_steps(trainer.steps):
+        if trainer.position.step == WARM_UP + 1:
+            _settle(trainer.device)
+            clock.lap()
+    _settle(trainer.device)
+    seconds = clock.lap() / max(1, timed)
+    state = trainer.state_dict()
+    found = dict(_tensors({name: state[name] for name in ("model", "sampler", "attack", "source", "step")}))
+    return {name: tensor.cpu() for name, tensor in found.items()}, seconds
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":  # pragma: no cover
+        torch.cuda.synchronize(device)
+
+
+def _tensors(tree: Any, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
+    if isinstance(tree, torch.Tensor):
+        return [(prefix, tree)]
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [leaf for key, item in items for leaf in _tensors(item, f"{prefix}.{key}" if prefix else str(key))]
+
+
+def in_a_process() -> dict[str, Any]:
+    """`compare(example())` of a new process, or how that ended."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cfol_fast.commands.graph_check"], capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        return {
+            "recommended": False,
+            "trouble": f"status {done.returncode}; its last words: {done.stderr[-2000:]}",
+            "advice": "--graph on: do not use it here, the comparison failed; please send the report back",
+        }
+    return json.loads(lines[-1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(compare(example())))
