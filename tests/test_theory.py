@@ -22,6 +22,14 @@ def test_the_step_size_of_the_theorem() -> None:
     assert theory.step_size(10) == theory.step_size(10, 1.0) == pytest.approx(1 / 20)  # C is at least k log k
 
 
+def test_the_bound_says_nothing_at_the_paper_s_scale() -> None:
+    """The figures of docs/differences.md: a risk is at most 1."""
+    T = 62_600
+    assert worst_class_bound(T / 2, T, 10, 0.05, 1) == pytest.approx(10.5, abs=0.05)
+    assert worst_class_bound(T / 2, T, 10, 0.05, 50) == pytest.approx(3.6, abs=0.05)
+    assert worst_class_bound(T / 10, T, 10, 0.05, 50) == pytest.approx(1.2, abs=0.05)
+
+
 def test_the_bound_is_the_sum_of_its_named_terms() -> None:
     bound = worst_class_bound(C=100, T=10_000, k=10, delta=0.05, n=50)
     log = math.log(2 * 10 / 0.05)

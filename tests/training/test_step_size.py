@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from cfol_fast.errors import InputError
 from cfol_fast.training import train
@@ -30,6 +31,23 @@ def test_the_number_is_written_and_a_resumed_run_is_compared_with_it(
     (tmp_path / "result.json").unlink()
     with pytest.raises(InputError, match=r"params\.eta \(was 0\.05, now 0\.001\)"):
         train(tiny_config(tmp_path, eta=0.001), resume=True, quiet=True)
+
+
+def test_a_bandit_on_a_folder_of_images_does_something(tmp_path: Path) -> None:
+    """The README's command for one's own images."""
+    for name, shade in (("dark", 40), ("light", 200), ("grey", 120)):
+        (tmp_path / "images" / "train" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (16, 16), (shade + number,) * 3).save(
+                tmp_path / f"images/train/{name}/{number}.png"
+            )
+    config = tiny_config(tmp_path / "run", epochs=3, data__root=str(tmp_path / "images"), steps_per_epoch=20)
+    config.data.name = "folder"
+    train(config, quiet=True)
+    assert eta_of(tmp_path / "run") == pytest.approx(2 * math.log(2) / (0.4 * 3 * 20 * 16))
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    p = [row["p"] for row in rows if row["kind"] == "train"][-1]
+    assert max(p) - min(p) > 0.02
 
 
 def test_a_number_of_another_run_is_not_taken_for_this_one_s(tmp_path: Path, few_images: None) -> None:
