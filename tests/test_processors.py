@@ -1,0 +1,56 @@
+"""One machine stands for several: what depends on the processor's instructions is tested again with those of older ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+# torch.compile takes minutes to fill a cache of its own, which each setting needs.
+SELECTION = ["-m", "not slow and not gpu", "-k", "not compiled and not emulated", "-p", "no:cacheprovider"]
+FILES = [
+    "tests/attacks",
+    "tests/evaluation/test_evaluate.py",
+    "tests/native/test_augment.py",
+    "tests/native/test_input_gradient.py",
+    "tests/native/test_pgd.py",
+    "tests/test_bfloat16.py",
+    "tests/training/test_step.py",
+]
+# setting -> what torch says of itself under it
+PROCESSORS = {
+    "ATEN_CPU_CAPABILITY=avx2": ("torch.backends.cpu.get_cpu_capability()", "AVX2"),
+    "ATEN_CPU_CAPABILITY=default": ("torch.backends.cpu.get_cpu_capability()", "DEFAULT"),
+    "ONEDNN_MAX_CPU_ISA=AVX2": ("torch.ops.mkldnn._is_mkldnn_bf16_supported()", "False"),
+}
+every_processor = pytest.mark.parametrize("setting", PROCESSORS)
+
+
+def run(setting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    name, value = setting.split("=")
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**environment, name: value},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@every_processor
+def test_the_setting_takes_effect(setting: str) -> None:
+    asked, answer = PROCESSORS[setting]
+    assert run(setting, "-c", f"import torch; print({asked})").stdout.strip() == answer
+
+
+@pytest.mark.slow
+@every_processor
+def test_attacks_augmentation_and_steps_are_right_on_it(setting: str) -> None:
+    ended = run(setting, "-m", "pytest", "-q", *SELECTION, *FILES)
+    assert ended.returncode == 0, ended.stdout[-4000:]
