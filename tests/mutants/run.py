@@ -43,6 +43,8 @@ class Fault:
     replace: str
     tests: tuple[str, ...]
     equivalent: str = ""
+    # The name of the file in faults/ that it stands in.
+    list: str = ""
 
     @property
     def in_a_kernel(self) -> bool:
@@ -68,7 +70,7 @@ def load_faults() -> list[Fault]:
     entries = []
     for path in sorted((ROOT / "tests" / "mutants" / "faults").glob("*.toml")):
         content = tomllib.loads(path.read_text())
-        entries += [{"tests": content.get("tests"), **entry} for entry in content["fault"]]
+        entries += [{"tests": content.get("tests"), "list": path.name, **entry} for entry in content["fault"]]
     return [Fault(number=i + 1, **{**e, "tests": tuple(e["tests"])}) for i, e in enumerate(entries)]
 
 
@@ -96,7 +98,9 @@ def copy_project(folder: Path) -> None:
         if (ROOT / name).exists():
             ignored = shutil.ignore_patterns("__pycache__", "mutants")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
-    shutil.copy(ROOT / "pyproject.toml", folder)
+    for name in ("pyproject.toml", "setup.py"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, folder)
 
 
 def plant(fault: Fault, folder: Path) -> None:
@@ -234,7 +238,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--only", default="", help="only faults whose file or operator contains this; writes no table"
+        "--only",
+        default="",
+        help="only faults of which the file, the list or the operator contains this; no table",
     )
     parser.add_argument(
         "--if-changed", action="store_true", help="do nothing if tests/mutants.md is of these very files"
@@ -245,7 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.if_changed and committed_hash() == hashed:
         print(f"The faults were planted in these very files before (hash {hashed}): not again.")
         return 0
-    faults = [f for f in faults if options.only in f.file or options.only in f.operator]
+    faults = [f for f in faults if options.only in f"{f.file}\n{f.list}\n{f.operator}"]
     print(f"{len(faults)} faults; first the tests without any ...", flush=True)
     if any(fault.in_a_kernel for fault in faults):
         # the unchanged objects once, before many workers ask for them
