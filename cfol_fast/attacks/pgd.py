@@ -15,6 +15,7 @@ from cfol_fast import ops
 from cfol_fast.attacks.attack import Attack, Radius, check_radius, describe_radius
 from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
+from cfol_fast.attacks.outputs import described, logits_in
 from cfol_fast.attacks.pixels import check_largest
 from cfol_fast.errors import InputError
 from cfol_fast.ops.pgd import NORMS
@@ -169,7 +170,7 @@ class PGD(Attack):
 
     def describe(self) -> dict[str, Any]:
         eps, step = self.radii()
-        described: dict[str, Any] = {
+        description: dict[str, Any] = {
             "kind": self.kind,
             "norm": self.norm,
             "eps": describe_radius(eps),
@@ -182,8 +183,8 @@ class PGD(Attack):
             "precision": str(self.dtype or torch.float32).removeprefix("torch."),
         }
         if self.start_radius is not None:
-            described["start_radius"] = describe_radius(self.start_radius)
-        return described
+            description["start_radius"] = describe_radius(self.start_radius)
+        return description
 
 
 class TRADES(PGD):
@@ -253,8 +254,9 @@ def in_dtype(net: Network, dtype: torch.dtype) -> Network:
 
 
 def logits_of(net: Network, x: Tensor) -> Tensor:
-    logits = net(x)
+    logits = logits_in(net(x))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != x.shape[0]:
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"the model must return logits of shape ({x.shape[0]}, classes), got {what}")
+        raise TypeError(
+            f"the model must return logits of shape ({x.shape[0]}, classes), got {described(logits)}"
+        )
     return logits

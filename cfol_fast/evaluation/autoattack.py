@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from cfol_fast import atomic
 from cfol_fast.attacks.attack import check_radius
 from cfol_fast.attacks.frozen import bare, evaluation_mode
+from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.errors import InputError
 from cfol_fast.machine import versions
 from cfol_fast.runs.json_files import read_object
@@ -117,7 +118,7 @@ class AutoAttack:
 
     def _classes(self, x: Tensor, device: torch.device) -> int:
         with torch.no_grad(), evaluation_mode(self.model):
-            return int(self.model(x[:1].to(device)).shape[1])
+            return int(logits_in(self.model(x[:1].to(device))).shape[1])
 
     def _adversary(self, x: Tensor, device: torch.device) -> Any:
         try:
@@ -176,7 +177,7 @@ class _Contiguous(nn.Module):
         if x.requires_grad:
             x = x.view_as(x)
             x.register_hook(Tensor.contiguous)
-        return self.model(x)
+        return logits_in(self.model(x))
 
 
 class _State:

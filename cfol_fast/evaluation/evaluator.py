@@ -20,7 +20,7 @@ from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
-from cfol_fast.evaluation.inputs import Source, as_source, class_names, logits_of
+from cfol_fast.evaluation.inputs import Source, as_source, check_labels, class_names, logits_of
 from cfol_fast.evaluation.result import Evaluation
 
 # Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
@@ -48,9 +48,12 @@ def evaluate(
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
-    x_or_source: (N, C, H, W) in [0, 1] with y (N,), or a source such as `data.ResidentSource`.
+    model: returns logits, or an object with `.logits`, a dict with "logits", or a tuple that begins with them.
+    x_or_source: (N, C, H, W) in [0, 1] with y (N,); a DataLoader or a map-style data set of (image, label) or dicts; or a source such
+        as `data.ResidentSource`.
     attack: an attack, a dict of its parameters ("kind" is "pgd" by default; "autoattack" is AutoAttack, standard version), or
-        several of them: then an example is robust when it withstands each.
+        several of them: then an example is robust when it withstands each. Attacks of other libraries are called as (x, y) -> x_adv.
+    batch_size: of the passes; a DataLoader keeps its own.
     active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the last.
     progress: called with (images done, images in all), an image counting once for each attack.
     """
@@ -121,6 +124,7 @@ class _Predictions:
             logits = logits_of(self.model, x, number)
             if not self.names:
                 self.names = class_names(self.source, *self._given, logits.shape[1])
+            check_labels(y, len(self.names))
             clean = logits.argmax(1)
             self.clean[rows] = clean.cpu()
             for attack_number, one in batched.items():

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from cfol_fast.attacks.outputs import described, logits_in
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.readers import LoaderSource
 
 
 def as_source(x_or_source: Any, y: Tensor | None) -> Source:
@@ -21,9 +24,15 @@ def as_source(x_or_source: Any, y: Tensor | None) -> Source:
         if y is not None:
             raise InputError("a source has its own labels; y belongs to a tensor of images")
         source = x_or_source
+    elif isinstance(x_or_source, DataLoader) or hasattr(x_or_source, "__getitem__"):
+        if y is not None:
+            raise InputError("a data set has its own labels; y belongs to a tensor of images")
+        fixed = isinstance(x_or_source, DataLoader)
+        source = LoaderSource(x_or_source if fixed else DataLoader(x_or_source), fixed)
     else:
         raise TypeError(
-            f"expected images as a tensor, or a source with batches() and labels, got {type(x_or_source).__name__}"
+            "expected images as a tensor, a DataLoader, a data set, or a source with batches() and labels, got "
+            f"{type(x_or_source).__name__}"
         )
     if len(source) == 0:
         raise InputError("the data set is empty: there is nothing to evaluate")
@@ -47,18 +56,23 @@ def class_names(
         raise InputError(
             f"the model has {logits} outputs, the data set {k} classes: it was made for another data set, or num_classes is wrong"
         )
-    low, high = int(source.labels.min()), int(source.labels.max())
+    check_labels(source.labels, k)
+    return names
+
+
+def check_labels(labels: Tensor, k: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= k:
         raise InputError(f"labels must be 0..{k - 1} for {k} classes, got {low}..{high}")
-    return names
 
 
 def logits_of(model: nn.Module, x: Tensor, batch: int) -> Tensor:
     """(B, k) logits, checked: NaN would count as a wrong prediction and look like a weak model."""
-    logits = model(x)
+    logits = logits_in(model(x))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the model must return logits of shape ({len(x)}, classes), got {what}")
+        raise InputError(
+            f"the model must return logits of shape ({len(x)}, classes), got {described(logits)}"
+        )
     if bool(logits.isnan().any()):
         raise InputError(
             f"batch {batch}: the model's logits are NaN; the weights are broken, or its precision is too low"

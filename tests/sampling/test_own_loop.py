@@ -11,10 +11,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["by-index", "loader", "listing", "any-method"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["by-index", "loader", "listing", "evaluation", "any-method"])
 def test_the_example_runs_and_the_sampler_learns(block: str) -> None:
     names: dict[str, object] = {}
     exec(compile(block, str(PAGE), "exec"), names)
+    if "sampler" not in names:
+        assert 0 <= names["result"].robust.worst <= 1  # type: ignore[attr-defined]
+        return
     p = names["sampler"].p  # type: ignore[attr-defined]
     assert float(p.max()) > 0.1
     assert float(p.sum()) == pytest.approx(1)
