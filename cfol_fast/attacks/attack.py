@@ -22,11 +22,13 @@ class Attack(ABC):
     The model is left as it was: mode, gradients, `requires_grad` and BatchNorm statistics. Nothing is read back from the
     device. `fault` collects the flags of kernels that cannot raise (on a GPU).
 
-    single_step: the attack takes one step of a size of its own, so that a configuration's number and size of steps do not apply.
+    steps_unless_told: how many steps the attack takes in training where nobody says another number.
+    single_step: it always takes one step, of a size of its own unless told.
     trusts_images: nobody looks whether the images are in [0, 1]; the trainer vouches for those of its own sources.
     """
 
     kind: str
+    steps_unless_told = 7
     single_step = False
     trusts_images = False
 
@@ -43,6 +45,11 @@ class Attack(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """The attack and its parameters, for JSON."""
+
+    def __repr__(self) -> str:
+        said = {key: value for key, value in self.describe().items() if key != "kind"}
+        inside = "".join(f", {key}={value!r}" for key, value in said.items())
+        return f"{type(self).__name__}({type(self.model).__name__}{inside})"
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.rng.clone()}

@@ -195,6 +195,7 @@ class TRADES(PGD):
     """
 
     kind = "trades"
+    steps_unless_told = 10
     START = 0.001 * 3**0.5
 
     def __init__(
@@ -207,13 +208,17 @@ class FGSM(PGD):
     """One step of 1.25 eps from a random start, projected to the ball: "fast" adversarial training (Wong et al., 2020)."""
 
     kind = "fgsm"
-    single_step = True
+    single_step, steps_unless_told = True, 1
 
     def __init__(self, model: nn.Module, eps: Radius, step: Radius | None = None, **options: Any) -> None:
         super().__init__(model, eps, step, **{**options, "steps": 1})
 
     def default_step(self, eps: Radius) -> Radius:
-        return eps * 1.25 if self.random_start else eps
+        return self.step_unless_told(eps, self.random_start)
+
+    @staticmethod
+    def step_unless_told(eps: Radius, random_start: bool) -> Radius:
+        return eps * 1.25 if random_start else eps
 
 
 class NFGSM(PGD):
@@ -224,7 +229,7 @@ class NFGSM(PGD):
     """
 
     kind = "n-fgsm"
-    single_step = True
+    single_step, steps_unless_told = True, 1
 
     def __init__(
         self, model: nn.Module, eps: Radius, step: Radius | None = None, noise: float = 2.0, **options: Any
@@ -236,6 +241,10 @@ class NFGSM(PGD):
         self.noise = noise
 
     def default_step(self, eps: Radius) -> Radius:
+        return self.step_unless_told(eps, self.random_start)
+
+    @staticmethod
+    def step_unless_told(eps: Radius, random_start: bool) -> Radius:
         return eps
 
     def start(self, x: Tensor, eps: Radius) -> Tensor:

@@ -243,7 +243,7 @@ def gpu_hours(config: TrainConfig) -> float:
     macs = cost["giga_macs"].get(config.model.name, cost["giga_macs"]["resnet18"]) * 1e9 * area
     images = cost["images"].get(config.data.name, 50000)
     held_out = images * (holdout_fraction(config.data.holdout) or 0.0)
-    attack = ATTACK_STEP * config.attack.steps if config.attack.kind != "none" else 0.0
+    attack = ATTACK_STEP * (config.attack.steps or 0) if config.attack.kind != "none" else 0.0
     training = (images - held_out) * (TRAINING_STEP + attack)
     validating = max(held_out, 1000) * (1 + ATTACK_STEP * config.validation.steps) / config.validation.every
     passes = _stages(config) * (config.epochs or 0) * (training + validating)

@@ -77,7 +77,8 @@ class AttackConfig:
     kind: str | None = None
     eps: float | None = None
     step: float | None = None
-    steps: int = 7
+    # None: the attack's own number, 7 for "pgd", 10 for "trades", 1 for the two single-step attacks.
+    steps: int | None = None
     norm: str = "linf"
     random_start: bool = True
 

@@ -15,7 +15,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
-from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.config import AttackConfig, TrainConfig
 from cfol_fast.runs.limits import check_numbers
 from cfol_fast.runs.schedules import SCHEDULES, milestones
 from cfol_fast.user_input import parse_number
@@ -52,7 +52,7 @@ def complete(config: TrainConfig) -> TrainConfig:
     config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
     config.attack.kind = _default(config.attack.kind, method.attack or "none")
     config.attack.eps = _default(config.attack.eps, spec.eps)
-    config.attack.step = _default(config.attack.step, defaults.step * config.attack.eps)
+    _settle_steps(config.attack, defaults)
     config.test.eps = _default(config.test.eps, config.attack.eps)
     config.test.step = _default(config.test.step, 2.5 * config.test.eps / max(1, config.test.steps))
     config.device = str(choose_device(config.device))
@@ -61,6 +61,20 @@ def complete(config: TrainConfig) -> TrainConfig:
     if config.optimizer.schedule == "steps":
         config.optimizer.milestones = milestones(config.optimizer, config.epochs)
     return config
+
+
+def _settle_steps(chosen: AttackConfig, defaults: Defaults) -> None:
+    """Number and size of the training attack's steps: those that will be used, or an error where they would be ignored."""
+    eps, kind = chosen.eps or 0.0, attacks.KINDS.get(str(chosen.kind), attacks.PGD)
+    own_step = defaults.step * eps
+    if issubclass(kind, (attacks.FGSM, attacks.NFGSM)):
+        own_step = float(kind.step_unless_told(eps, chosen.random_start))
+        if chosen.steps not in (None, 1):
+            raise InputError(
+                f"attack.steps must be 1 for {chosen.kind}, which takes a single step, got {chosen.steps}"
+            )
+    chosen.steps = _default(chosen.steps, kind.steps_unless_told)
+    chosen.step = _default(chosen.step, own_step)
 
 
 def holdout_fraction(holdout: str) -> float | None:

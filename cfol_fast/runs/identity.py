@@ -39,7 +39,8 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Fields at their default are left out, so that a field added to the configuration later makes no other run of an old one.
     """
-    defaults = flatten(to_dict(TrainConfig()))
+    # The runs under results/ were named when the number of steps was 7 unless told; now the attack knows its own.
+    defaults = {**flatten(to_dict(TrainConfig())), "attack.steps": 7}
     found = {}
     for key, value in flatten(config).items():
         at_default = key in defaults and defaults[key] == value and key not in NAMING

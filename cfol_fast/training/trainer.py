@@ -426,7 +426,8 @@ def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
     if chosen.kind == "none":
         return attacks.create("none", model)
     params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
+    params |= {"step": chosen.step, "random_start": chosen.random_start}
+    params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
     if not attacks.KINDS[str(chosen.kind)].single_step:
-        params |= {"step": chosen.step, "steps": chosen.steps, "random_start": chosen.random_start}
-        params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
+        params["steps"] = chosen.steps
     return attacks.create(str(chosen.kind), model, **params)

@@ -22,7 +22,7 @@ def test_the_whole_step_runs_without_reading_anything_back(few_images, tmp_path,
 
 @pytest.mark.parametrize("kind", ["fgsm", "n-fgsm"])
 def test_single_step_attacks_train_without_reading_back(few_images, tmp_path, kind):
-    take_steps(new_trainer(tmp_path, "erm", device="meta", attack__kind=kind), 2)
+    take_steps(new_trainer(tmp_path, "erm", device="meta", attack__kind=kind, attack__steps=1), 2)
 
 
 class NativeOps(TorchDispatchMode):

@@ -1,0 +1,60 @@
+"""config.json records the steps that the training attack takes, and a setting that would be ignored is refused."""
+
+import pytest
+
+from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
+from cfol_fast.training.trainer import training_attack
+from tests.attacks.small_models import SmallNet
+
+
+def completed(method="erm", **attack):
+    config = TrainConfig(method=method, device="cpu")
+    for name, value in attack.items():
+        setattr(config.attack, name, value)
+    return complete(config)
+
+
+@pytest.mark.parametrize("kind", ["pgd", "trades", "fgsm", "n-fgsm"])
+@pytest.mark.parametrize("told", [{}, {"step": 0.02}, {"random_start": False}, {"norm": "l2", "eps": 0.5}])
+def test_what_is_recorded_is_what_the_attack_does(kind, told):
+    if kind == "n-fgsm" and "norm" in told:
+        pytest.skip("N-FGSM is for linf")
+    chosen = completed(kind=kind, **told)
+    described = training_attack(SmallNet(), chosen).describe()
+    for name in ("kind", "eps", "step", "steps", "norm", "random_start"):
+        assert described[name] == pytest.approx(getattr(chosen.attack, name)), name
+    for name, value in told.items():
+        assert described[name] == value
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_with_the_attack_it_records(method):
+    chosen = completed(method)
+    described = training_attack(SmallNet(), chosen).describe()
+    assert described["kind"] == chosen.attack.kind
+    assert described.get("steps", chosen.attack.steps) == chosen.attack.steps
+
+
+def test_trades_takes_its_own_ten_steps_unless_told():
+    assert completed("trades").attack.steps == 10
+    assert completed("erm", kind="trades").attack.steps == 10
+    assert completed("trades", steps=7).attack.steps == 7
+    assert completed("trades", kind="pgd").attack.steps == completed("erm").attack.steps == 7
+
+
+def test_single_step_attacks_take_steps_of_their_own_size_unless_told():
+    eps = completed().attack.eps
+    assert completed(kind="fgsm").attack.step == pytest.approx(1.25 * eps)
+    assert completed(kind="fgsm", random_start=False).attack.step == eps
+    assert completed(kind="n-fgsm").attack.step == eps
+    assert completed(kind="fgsm", step=0.03).attack.step == 0.03
+    assert completed(kind="fgsm", steps=1).attack.steps == 1
+
+
+@pytest.mark.parametrize("kind", ["fgsm", "n-fgsm"])
+def test_more_than_one_step_is_refused_where_it_would_be_ignored(kind):
+    with pytest.raises(InputError, match=f"attack.steps must be 1 for {kind}.*got 7"):
+        completed(kind=kind, steps=7)
