@@ -6,10 +6,32 @@ The names below are the public surface; they are imported when they are first us
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cfol_fast import cpu_features
 from cfol_fast._version import __version__
+
+if TYPE_CHECKING:
+    # What editors and type checkers see of the names below.
+    from cfol_fast import attacks as attacks
+    from cfol_fast import data as data
+    from cfol_fast import evaluation as evaluation
+    from cfol_fast import methods as methods
+    from cfol_fast import models as models
+    from cfol_fast import objectives as objectives
+    from cfol_fast import ops as ops
+    from cfol_fast import recipes as recipes
+    from cfol_fast import reporting as reporting
+    from cfol_fast import sampling as sampling
+    from cfol_fast import theory as theory
+    from cfol_fast import training as training
+    from cfol_fast.attacks import PGD as PGD
+    from cfol_fast.data import loader as loader
+    from cfol_fast.evaluation import evaluate as evaluate
+    from cfol_fast.sampling import ClassSampler as ClassSampler
+    from cfol_fast.sampling import ExampleSampler as ExampleSampler
+    from cfol_fast.training import load as load
+    from cfol_fast.training import train as train
 
 # Before anything imports torch: oneDNN reads its environment once.
 cpu_features.avoid_broken_bfloat16()

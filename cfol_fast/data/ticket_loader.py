@@ -33,6 +33,8 @@ class TicketLoader:
     ) -> None:
         self.dataset, self.sampler, self.batch_size = dataset, sampler, batch_size
         self.workers, self.lag, self.options = workers, lag, options
+        # A misspelt option is refused now, not at the first batch.
+        self._reader(deque())
 
     def __len__(self) -> int:
         return -(-self.sampler.size // self.batch_size)
@@ -40,15 +42,7 @@ class TicketLoader:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         drawn: deque[list[int]] = deque()
         tickets: deque[Ticket] = deque()
-        # A DataLoader is `workers * prefetch` batches ahead: never more than have been drawn.
-        prefetch = self.lag // self.workers if self.workers else None
-        reader = DataLoader(
-            self.dataset,
-            batch_sampler=_Handed(drawn),
-            num_workers=self.workers,
-            prefetch_factor=prefetch,
-            **self.options,
-        )
+        reader = self._reader(drawn)
         batches: Iterator[Any] | None = None
         left = self.sampler.size
         while left or tickets:
@@ -67,6 +61,17 @@ class TicketLoader:
                 yield (*batch, ticket)
             else:
                 yield batch, ticket
+
+    def _reader(self, drawn: deque[list[int]]) -> DataLoader[Any]:
+        # It is `workers * prefetch` batches ahead: never more than have been drawn.
+        prefetch = self.lag // self.workers if self.workers else None
+        return DataLoader(
+            self.dataset,
+            batch_sampler=_Handed(drawn),
+            num_workers=self.workers,
+            prefetch_factor=prefetch,
+            **self.options,
+        )
 
     def __repr__(self) -> str:
         return (

@@ -74,6 +74,12 @@ class ClassAccuracy:
         """(k, 2) float64: the 95 % Wilson interval of each class, NaN for one without examples."""
         return wilson(self.hits, self.counts)
 
+    def __repr__(self) -> str:
+        if not len(self.correct):
+            return "ClassAccuracy(no examples)"
+        worst = f"worst {self.worst:.1%} ({self.worst_class})"
+        return f"ClassAccuracy(average {self.average:.1%}, 20 % tail {self.tail():.1%}, {worst}, {len(self.correct)} examples)"
+
     def to_json(self) -> dict[str, Any]:
         """See docs/evaluation-format.md."""
         return self.record.to_json()

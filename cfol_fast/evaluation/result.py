@@ -16,7 +16,7 @@ from cfol_fast.runs.csv_text import csv_text
 FORMAT = 1
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
     """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each."""
 
@@ -25,6 +25,11 @@ class Evaluation:
     attacks: list[tuple[dict[str, Any], ClassAccuracy]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        kinds = " and ".join(str(what.get("kind")) for what, _ in self.attacks) or "no attack"
+        robust = "" if self.robust is None else f", robust={self.robust!r}"
+        return f"Evaluation({kinds}, clean={self.clean!r}{robust})"
 
     def to_json(self) -> dict[str, Any]:
         """See docs/evaluation-format.md."""

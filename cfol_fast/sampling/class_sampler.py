@@ -119,6 +119,10 @@ class ClassSampler(IndexSampler):
         """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself follows p."""
         return self.k * self.p[y] if self.reweight else None
 
+    def settings(self) -> dict[str, Any]:
+        settings = {**super().settings(), "num_classes": self.k, "eta": self.eta, "gamma": self.gamma}
+        return {**settings, "reweight": True} if self.reweight else settings
+
     def outlook(self, draws: int) -> list[str]:
         """What p can reach in a run of so many draws, and a warning where that is next to nothing."""
         k, lead = self.k, step_size.GAP * self.eta * draws

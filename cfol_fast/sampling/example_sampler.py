@@ -89,6 +89,9 @@ class ExampleSampler(IndexSampler):
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         self.update(idx, loss, ticket)
 
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "eta": self.eta, "gamma": self.gamma}
+
     def outlook(self, draws: int) -> list[str]:
         """What the weights can reach in a run of so many draws, and a warning where that is next to nothing."""
         lead, automatic = self.eta * draws, self.automatic_eta(draws)

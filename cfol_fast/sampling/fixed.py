@@ -46,13 +46,14 @@ class UniformSampler(IndexSampler):
             "kind": "uniform",
             "size": self.size,
             "rng": self.rng.clone(),
-            "position": int(self._position),
+            "position": self._position.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = checked_state(state, "uniform", self.size)
         self.rng.copy_(state["rng"])
-        self._position.fill_(state["position"])
+        # Version 0.1 kept a number.
+        self._position.copy_(torch.as_tensor(state["position"]))
 
 
 class FixedClassSampler(IndexSampler):
@@ -78,6 +79,9 @@ class FixedClassSampler(IndexSampler):
     @property
     def p(self) -> Tensor:
         return self._p
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "num_classes": self.classes.count}
 
     def draw(self, n: int) -> Tensor:
         # With gamma = 1 the bandit draws from its base alone.

@@ -87,6 +87,14 @@ class IndexSampler(Sampler[int], ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues exactly where the sampler that made `state` was."""
 
+    def settings(self) -> dict[str, Any]:
+        """What the sampler was made with, for its repr; nothing that is on the device."""
+        return {"n": self.size}
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
+        return f"{type(self).__name__}({said}, device={str(self.device)!r})"
+
     def __len__(self) -> int:
         return self.size
 

@@ -173,6 +173,7 @@ class Stream(IterableDataset):
         ({"sampler": range(50)}, TypeError, "one of cfol_fast.sampling, got range"),
         ({"batch_size": 0}, InputError, "batch_size must be a whole number of at least 1, got 0"),
         ({"workers": 3, "lag": 2}, InputError, "at most lag=2, got 3: pass lag=3 or fewer workers"),
+        ({"pin_memry": True}, TypeError, "pin_memry"),
         ({"lag": -1}, InputError, "lag must be a whole number of at least 0, got -1"),
     ],
 )
