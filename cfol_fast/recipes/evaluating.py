@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cfol_fast import atomic, data, evaluation
 from cfol_fast.data import ImageData
@@ -89,17 +89,32 @@ def _kept(job: Job, out: Path, checkpoint: str) -> Path:
     return path
 
 
+def _of_each_class(
+    labels: Tensor, classes: int, images_per_class: int, images_seed: int | None = None
+) -> Tensor:
+    """Sorted indices of so many images of every class: the first or, with a seed, some at random."""
+    chosen = []
+    for c in range(classes):
+        members = torch.nonzero(labels == c).flatten()
+        if images_seed is not None:
+            noise = torch.Generator().manual_seed(images_seed + c)
+            members = members[torch.randperm(len(members), generator=noise)]
+        chosen.append(members[:images_per_class])
+    return torch.cat(chosen).sort().values
+
+
 def _write(
     file: Path, model: nn.Module, bundle: ImageData, config: TrainConfig, attack: dict[str, Any], device: str
 ) -> None:
     where = choose_device(device)
     images = bundle.test
-    limit = attack.get("images_per_class")
-    if limit is not None:
-        chosen = [torch.nonzero(images.labels == c).flatten()[:limit] for c in range(len(bundle.classes))]
-        images = images.subset(torch.cat(chosen).sort().values)
+    subset: dict[str, int] = {
+        key: attack[key] for key in ("images_per_class", "images_seed") if key in attack
+    }
+    if subset:
+        images = images.subset(_of_each_class(images.labels, len(bundle.classes), **subset))
     source = data.ResidentSource(images, size=bundle.size, device=where)
-    params = {key: value for key, value in attack.items() if key != "images_per_class"}
+    params = {key: value for key, value in attack.items() if key not in subset}
     params.setdefault("eps", config.test.eps)
     if params["kind"] == "pgd":
         params.setdefault("steps", config.test.steps)
@@ -117,6 +132,6 @@ def _write(
         batch_size=config.test.batch_size,
         device=where,
     )
-    described = {**params, "images_per_class": limit} if limit else params
+    described = {**params, **subset}
     atomic.write_json(file, {**report.to_json(), "attack": described, "dataset": config.data.name})
     file.with_suffix(".state").unlink(missing_ok=True)

@@ -204,7 +204,8 @@ def _scale_eta(config: TrainConfig, dataset: str) -> None:
     """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data sets."""
     method = methods.get(config.method)
     paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
-    if paper is None or here is None:
+    # Without a number for this data set the step size follows the length of the run, as everywhere.
+    if not isinstance(paper, (int, float)) or not isinstance(here, (int, float)):
         return
     eta = config.params.get("eta", paper)
     if isinstance(eta, (int, float)):
@@ -224,6 +225,8 @@ def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, A
             attack[key] = _times(parse_number(value) if isinstance(value, str) else value, rules["eps_times"])
     if attack.get("kind") == "autoattack" and "autoattack_images_per_class" in rules:
         attack["images_per_class"] = rules["autoattack_images_per_class"]
+        if "autoattack_images_seed" in rules:
+            attack["images_seed"] = rules["autoattack_images_seed"]
     return attack
 
 

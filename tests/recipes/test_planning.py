@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import list_recipes, load_recipe, plan
+from cfol_fast.methods import METHODS
+from cfol_fast.recipes import evaluating, list_recipes, load_recipe, plan
 from cfol_fast.recipes.planning import Plan, identity, job
 from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.runs.defaults import complete
@@ -176,3 +179,26 @@ def test_checkpoints_go_to_columns_that_take_one(tmp_path: Path) -> None:
         plan(load_recipe("cifar10"), checkpoints={"erm": tmp_path})
     with pytest.raises(InputError, match=r"paper, mini.*'large'"):
         plan(load_recipe("cifar10"), "large")
+
+
+def test_a_method_without_a_step_size_for_the_embedded_images_follows_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = dataclasses.replace(METHODS["cfol"], datasets={})
+    monkeypatch.setitem(METHODS, "cfol", row)
+    cell = plan(load_recipe("cifar10"), "mini").cell("cifar10", "cfol")
+    assert cell is not None
+    assert cell.jobs[0].config.params["eta"] == "auto"
+
+
+def test_a_folder_is_tested_with_autoattack_on_random_images_of_every_class(tmp_path: Path) -> None:
+    cell = plan(load_recipe("autoattack"), "mini", data=tmp_path).cells[0]
+    assert cell.attack is not None
+    assert (cell.attack["images_per_class"], cell.attack["images_seed"]) == (30, 0)
+    labels = torch.arange(3).repeat_interleave(100)
+    chosen = evaluating._of_each_class(labels, 3, 30, 0)
+    assert torch.bincount(labels[chosen]).tolist() == [30, 30, 30]
+    assert torch.equal(chosen, evaluating._of_each_class(labels, 3, 30, 0))
+    first = torch.cat([torch.arange(30) + 100 * c for c in range(3)])
+    assert not torch.equal(chosen, first)
+    assert torch.equal(evaluating._of_each_class(labels, 3, 30), first)
