@@ -7,7 +7,7 @@ the sanitizers. An entry with `equivalent` cannot be told from the original, and
 All these tests run first without any fault: a test that fails anyway finds nothing. The table of what found what is written to
 tests/mutants.md, with a hash of everything that it depends on.
 
-    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed]
+    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed] [--faults FILE]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +67,10 @@ class Fault:
         return text[: text.index(self.find)].count("\n") + 1
 
 
-def load_faults() -> list[Fault]:
+def load_faults(paths: Iterable[Path] | None = None) -> list[Fault]:
+    """The faults of these files; of all of ours by default."""
     entries = []
-    for path in sorted((ROOT / "tests" / "mutants" / "faults").glob("*.toml")):
+    for path in paths or sorted((ROOT / "tests" / "mutants" / "faults").glob("*.toml")):
         content = tomllib.loads(path.read_text())
         entries += [{"tests": content.get("tests"), "list": path.name, **entry} for entry in content["fault"]]
     return [Fault(number=i + 1, **{**e, "tests": tuple(e["tests"])}) for i, e in enumerate(entries)]
@@ -232,6 +234,24 @@ def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plant_all(faults: list[Fault], jobs: int) -> tuple[dict[int, str], int]:
+    """(what found each fault, 1 if one was missed else 0)."""
+    finds: dict[int, str] = {}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(found_by, fault): fault for fault in faults}
+        for future in concurrent.futures.as_completed(running):
+            fault = running[future]
+            finds[fault.number] = future.result()
+            verdict = finds[fault.number] or ("equivalent" if fault.equivalent else "NOT FOUND")
+            print(
+                f"[{len(finds)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}",
+                flush=True,
+            )
+    missed = [f for f in faults if not finds[f.number] and not f.equivalent]
+    print(f"{len(faults) - len(missed)} passed, {len(missed)} failed")
+    return finds, 1 if missed else 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -245,7 +265,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--if-changed", action="store_true", help="do nothing if tests/mutants.md is of these very files"
     )
+    parser.add_argument(
+        "--faults",
+        type=Path,
+        help="plant those of this file alone, at once: that the tests pass without them was seen",
+    )
     options = parser.parse_args(arguments)
+    if options.faults is not None:
+        return plant_all(load_faults([options.faults]), options.jobs)[1]
     faults = load_faults()
     hashed = dependency_hash(faults)
     if options.if_changed and committed_hash() == hashed:
@@ -260,26 +287,14 @@ def main(arguments: list[str] | None = None) -> int:
     if failing := failing_without_a_fault(faults, options.jobs):
         print("These fail without any fault, so that nothing can be shown by them:", *failing, sep="\n")
         return 1
-    finds: dict[int, str] = {}
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        running = {pool.submit(found_by, fault): fault for fault in faults}
-        for future in concurrent.futures.as_completed(running):
-            fault = running[future]
-            finds[fault.number] = future.result()
-            verdict = finds[fault.number] or ("equivalent" if fault.equivalent else "NOT FOUND")
-            print(
-                f"[{len(finds)}/{len(faults)}] {fault.operator}, {fault.file}:{fault.line}: {verdict}",
-                flush=True,
-            )
-    missed = [f for f in faults if not finds[f.number] and not f.equivalent]
-    print(f"{len(faults) - len(missed)} passed, {len(missed)} failed")
+    finds, missed = plant_all(faults, options.jobs)
     if not options.only:
         if dependency_hash(load_faults()) != hashed:
             print("The files changed meanwhile: no table is written. Run it again.")
             return 1
         # without the hash, so that a table with a fault that nothing finds is never taken for a reason not to run
         (ROOT / "tests" / "mutants.md").write_text(table(faults, finds, "" if missed else hashed))
-    return 1 if missed else 0
+    return missed
 
 
 if __name__ == "__main__":

@@ -140,3 +140,14 @@ def test_a_table_of_files_that_changed_meanwhile_is_not_written(project, capsys,
     )
     assert run.main([]) == 1
     assert not (project / "tests" / "mutants.md").exists()
+
+
+@pytest.mark.slow
+def test_the_faults_of_another_file_are_planted_alone_and_write_no_table(project, tmp_path, capsys):
+    other = tmp_path / "mine.toml"
+    other.write_text(FAULT.replace("value <= 10", "value < 9").replace("another message", "a sentence"))
+    assert run.main(["--jobs", "1", "--faults", str(other)]) == 1
+    output = capsys.readouterr().out
+    assert "a sentence, cfol_fast/limit.py:5: NOT FOUND" in output
+    assert "1 passed, 1 failed" in output
+    assert not (project / "tests" / "mutants.md").exists()
