@@ -1,7 +1,7 @@
 // A pseudo-random permutation of 0 .. n-1 of which any piece can be computed alone: the swap-or-not shuffle (Hoang, Morris
 // and Rogaway, 2012). Each round pairs x with (key - x) mod n and swaps the pair or not by a keyed bit that is the
-// same for both; it works for every n, with no table and no retries. The permutation of the state's step is followed by those
-// of the next steps: an endless sequence, of which `start` is a place.
+// same for both; it works for every n, with no table and no retries. The permutation of the state's step is followed by
+// those of the next steps: an endless sequence, of which `start` is a place.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,9 @@ CFOL_HD ShufflePart shuffle_part(int64_t shuffle, int64_t n, int64_t start, int6
   return {from, end < count ? end : count, offset};
 }
 
-CFOL_HD RngState shuffle_state(RngState rng, int64_t shuffle) { return {rng.seed, rng.step + static_cast<uint64_t>(shuffle)}; }
+CFOL_HD RngState shuffle_state(RngState rng, int64_t shuffle) {
+  return {rng.seed, rng.step + static_cast<uint64_t>(shuffle)};
+}
 
 struct ShuffleKey {
   int64_t pairing;  // in [0, n)

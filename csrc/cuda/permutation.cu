@@ -5,9 +5,9 @@
 namespace cfol::cuda {
 namespace {
 
-__global__ void __launch_bounds__(kThreads) permutation_kernel(const RngState* __restrict__ rng, int64_t n,
-                                                               const int64_t* __restrict__ place, int64_t count,
-                                                               int64_t* __restrict__ out) {
+__global__ void __launch_bounds__(kThreads)
+    permutation_kernel(const RngState* __restrict__ rng, int64_t n, const int64_t* __restrict__ place, int64_t count,
+                       int64_t* __restrict__ out) {
   __shared__ ShuffleKey keys[kMaxShuffleRounds];
   const int rounds = shuffle_rounds(n);
   const int64_t start = *place < 0 ? 0 : *place;
