@@ -163,15 +163,15 @@ def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
-    from cfol_fast.runs.loading import checkpoint_path, load
+    from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_own
 
     path = checkpoint_path(args.what)
     folder = path.parent.parent
     config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
-    ours = args.model is None and _is_ours(path)
+    ours = args.model is None and is_ours(path)
     name = args.dataset
     if name is None and ours:
-        name = config.data.name if config else (_read_own(path) or {}).get("dataset")
+        name = config.data.name if config else (read_own(path) or {}).get("dataset")
     if name is None:
         raise InputError(
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
@@ -216,25 +216,6 @@ def _normalisation(args: argparse.Namespace, bundle: Any) -> dict[str, list[floa
             )
         found[name] = values
     return found
-
-
-def _is_ours(path: Path) -> bool:
-    """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
-    if path.parent.name == "checkpoints" and (path.parent.parent / "config.json").exists():
-        return True
-    return _read_own(path) is not None
-
-
-def _read_own(path: Path) -> dict[str, Any] | None:
-    """What a checkpoint of ours holds; None for every other file."""
-    import torch
-
-    try:
-        state = torch.load(path, map_location="meta", weights_only=True)
-    except Exception:
-        # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
-        return None
-    return state if isinstance(state, dict) and "spec" in state and "model" in state else None
 
 
 def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:

@@ -40,6 +40,7 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "NAME",
         "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn, torchvision's; resnet18@0.25 has a quarter of the width (default: the data set's)",
     ),
+    ("--init", "model.init", "CHECKPOINT", "start from these weights: a run, a checkpoint, or another project's weights"),
     ("--epochs", "epochs", "N", "default: 200 as in the paper, 12 for fashion-mini"),
     ("--batch-size", "batch_size", "N", "default: 128"),
     ("--lr", "optimizer.lr", "RATE", "peak learning rate (default: 0.1; fashion-mini 0.05)"),

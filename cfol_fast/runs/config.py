@@ -49,6 +49,10 @@ class ModelConfig:
 
     name: str | None = None
     channels_last: bool = True
+    # Weights to start from: a run, a checkpoint of ours, or another project's weights for the same network.
+    init: str | None = None
+    # For another project's weights that do not say how their images were normalised: "imagenet", "dataset" or "none".
+    init_normalize: str | None = None
 
 
 @dataclass

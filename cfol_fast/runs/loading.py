@@ -57,6 +57,23 @@ def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = 
     return state
 
 
+def is_ours(path: Path) -> bool:
+    """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
+    if path.parent.name == checkpoints.FOLDER and (path.parent.parent / "config.json").exists():
+        return True
+    return read_own(path) is not None
+
+
+def read_own(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint of ours holds, without its numbers; None for every other file."""
+    try:
+        state = torch.load(path, map_location="meta", weights_only=True)
+    except Exception:
+        # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
+        return None
+    return state if isinstance(state, dict) and "spec" in state and "model" in state else None
+
+
 def load(run_or_checkpoint: str | Path, device: torch.device | str = "cpu") -> nn.Module:
     """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names."""
     state = read_checkpoint(run_or_checkpoint, device)

@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks, methods, objectives, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
-from cfol_fast.machine import arithmetic, bfloat16_kernels, bfloat16_trouble, check_same_arithmetic
+from cfol_fast.machine import (
+    arithmetic,
+    bfloat16_kernels,
+    bfloat16_trouble,
+    check_same_arithmetic,
+    keep_compiled_code_apart,
+)
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.progress import Progress, Reading, Stopwatch
@@ -28,6 +34,7 @@ from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.capture import StepGraph, why_no_graph
 from cfol_fast.training.images import RunImages
+from cfol_fast.training.initial_weights import start_from
 from cfol_fast.training.optimizer import DeviceRateSGD
 from cfol_fast.training.signals import StopRequest
 
@@ -110,6 +117,8 @@ class Trainer:
         self.draws = self.steps * config.batch_size
 
         self.model = new_model(images.spec, config, self.device)
+        # What the result says of the weights that the run starts from.
+        self.init = start_from(self.model, config.model, images.spec) if config.model.init else None
         self.forward: Callable[[Tensor], Tensor] = (
             compiled(self.model, self.device) if config.compile else self.model
         )
@@ -417,6 +426,7 @@ def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.
 
 def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
     """The model under torch.compile; on a GPU with CUDA graphs, which "reduce-overhead" brings."""
+    keep_compiled_code_apart()
     return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
 
 

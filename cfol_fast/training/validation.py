@@ -116,6 +116,7 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "attack": strong_attack(trainer).describe(),
         "versions": versions(),
         "seconds": trainer.position.seconds,
+        **({} if trainer.init is None else {"init": trainer.init}),
         **ensemble,
         "gallery": run_folder.GALLERY,
     }

@@ -1,0 +1,78 @@
+"""Runs that start from weights: ours, or another project's."""
+
+import pytest
+import torch
+
+from cfol_fast.errors import InputError
+from cfol_fast.runs.loading import export, read_checkpoint
+from tests.training import tiny
+
+SHORT = {"epochs": 1, "steps_per_epoch": 2}
+
+
+@pytest.fixture
+def base(few_images, tmp_path):
+    return tiny.run(tmp_path / "base", "erm", **SHORT).folder
+
+
+def weights(trainer):
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def equal(found, expected) -> bool:
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_a_run_starts_from_the_weights_of_another(base, tmp_path):
+    trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(base))
+    assert equal(weights(trainer), read_checkpoint(base)["model"])
+    assert trainer.init["epochs"] == 1
+    assert trainer.init["method"] == "erm"
+
+
+def test_the_budget_of_the_base_stands_in_the_result(base, tmp_path):
+    result = tiny.run(tmp_path / "run", "faal", model__init=str(base), **SHORT).result
+    assert result["init"] == {
+        "weights": str(base / "checkpoints/best-average.pt"),
+        "method": "erm",
+        "epochs": 1,
+    }
+
+
+def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, monkeypatch):
+    settings = {"model__init": str(base), **SHORT}
+    tiny.run(tmp_path / "whole", "frl", **settings)
+    tiny.run_until(monkeypatch, 1, tmp_path / "stopped", "frl", **settings)
+    tiny.run(tmp_path / "stopped", "frl", resume=True, **settings)
+    tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_plain_weights_of_the_same_network_will_do(base, tmp_path):
+    file = export(base, tmp_path / "weights.pt")
+    trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(file))
+    assert equal(weights(trainer), read_checkpoint(base)["model"])
+
+
+def test_weights_without_a_normalisation_need_to_be_told_one(base, tmp_path):
+    state = {
+        name: v for name, v in read_checkpoint(base)["model"].items() if not name.startswith("normalize.")
+    }
+    file = tmp_path / "theirs.pt"
+    torch.save(state, file)
+    with pytest.raises(InputError, match=r"model\.init_normalize"):
+        tiny.new_trainer(tmp_path, "faal", model__init=str(file))
+    trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(file), model__init_normalize="none")
+    found = weights(trainer)
+    assert float(found["normalize.std"]) == 1.0
+    assert equal({name: found[name] for name in state}, state)
+
+
+def test_weights_that_do_not_fit_are_refused(base, tmp_path):
+    with pytest.raises(InputError, match=r"has name demo-cnn@0\.25, this run has demo-cnn@0\.5"):
+        tiny.new_trainer(tmp_path, "faal", model__init=str(base), model__name="demo-cnn@0.5")
+    with pytest.raises(InputError, match="no run folder or checkpoint"):
+        tiny.new_trainer(tmp_path, "faal", model__init=str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"leave out model\.init_normalize"):
+        tiny.new_trainer(tmp_path, "faal", model__init=str(base), model__init_normalize="none")
+    with pytest.raises(InputError, match=r"belongs to model\.init"):
+        tiny.new_trainer(tmp_path, "faal", model__init_normalize="none")
