@@ -66,7 +66,7 @@ class OurStep:
     """A whole step of the trainer: draw, gather + augment, attack, objective, optimiser, feedback, tally."""
 
     def __init__(self, problem: Problem, method: str = "cfol", compile: bool = False) -> None:
-        config = TrainConfig(method=method, batch_size=problem.batch, device=problem.device, compile=compile)
+        config = TrainConfig(method=method, batch_size=problem.batch, compile=compile)
         config.data.name, config.model.name = "cifar10", problem.network
         config.attack.eps, config.attack.steps = problem.eps, problem.steps
         config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
@@ -74,7 +74,10 @@ class OurStep:
         source = data.ResidentSource(made, augment=paper_augment(problem.side), device=problem.device)
         spec = ModelSpec(problem.network, problem.classes, problem.side, 3, MEAN, STD)
         images = RunImages(made.classes, source, made.labels, None, "none", source, spec)
-        self.trainer = Trainer(complete(config), images)
+        config = complete(config)
+        # The meta device is for counting ops alone: no command takes it.
+        config.device = problem.device
+        self.trainer = Trainer(config, images)
         self.batches = self.trainer.batches.feed(10**9)
 
     def __call__(self) -> None:
