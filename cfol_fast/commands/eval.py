@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,18 @@ examples:
   cfol-fast eval runs/first                                      PGD-20 with the run's radius, on the run's data
   cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; continues after a kill
   cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
+  cfol-fast eval runs/first --require "worst>=0.3" --require "clean.average>=0.8"    status 1 unless both hold
+  cfol-fast eval runs/first --eps 0,2/255,4/255,8/255            accuracy over the radius, in every class
   cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --normalize none     a checkpoint of others
 """
 
 
 RADIUS = Range(0, 1e4, whole=False)
+
+
+def _radii(text: str) -> list[float]:
+    """One radius, or several separated by commas."""
+    return sorted({RADIUS(part.strip()) for part in text.split(",")})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,9 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--eps",
-        type=RADIUS,
+        type=_radii,
         metavar="EPS",
-        help="radius, such as 8/255 (default: the run's, or the data set's)",
+        help="radius, such as 8/255 (default: the run's, or the data set's); several, 0,4/255,8/255, give a curve for every class, and "
+        "the other figures are those of the largest",
     )
     parser.add_argument(
         "--steps", type=Range(1, 100_000), default=20, metavar="N", help="steps of PGD (default: 20)"
@@ -102,12 +111,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="write everything to FILE (the format: docs/evaluation-format.md)"
     )
     parser.add_argument("--csv", metavar="FILE", help="write one row per class to FILE")
+    parser.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="FIGURE>=X",
+        help="exit status 1 unless the robust worst, average, class_average, tail or a class by its name is at least X (clean.worst: "
+        "without attack); may be given several times",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast import atomic, data
-    from cfol_fast.evaluation.evaluator import evaluate
+    from cfol_fast.evaluation import evaluate, evaluate_radii, radius_curve, requirements
     from cfol_fast.machine import choose_device
     from cfol_fast.progress import Count
 
@@ -122,25 +139,37 @@ def run(args: argparse.Namespace) -> int:
     if args.limit is not None and args.limit < len(images):
         images = images.subset(data.stratified(images.labels, args.limit))
     source = data.ResidentSource(images, size=subject.bundle.size, device=device)
-    report = evaluate(
+    attacks = _attacks(args, subject)
+    required = [requirements.parse(text, subject.bundle.classes, bool(attacks)) for text in args.require]
+    curve = args.eps is not None and len(args.eps) > 1
+    given = {"radii": args.eps, "attack": attacks} if curve else {"attack": attacks or None}
+    report = (evaluate_radii if curve else evaluate)(
         subject.model.to(device),
         source,
-        attack=_attacks(args, subject) or None,
         class_names=subject.bundle.classes,
         batch_size=args.batch_size,
         device=device,
         active_set=args.active_set,
         progress=None if args.quiet else Count("testing"),
+        **given,
     )
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
     report.settings |= {"data": subject.root, **subject.normalisation()}
+    verdicts = [one.verdict(report) for one in required]
+    if verdicts:
+        report.more["requirements"] = verdicts
     if args.json:
         atomic.write_json(Path(args.json).expanduser(), report.to_json())
     if args.csv:
         atomic.write_text(Path(args.csv).expanduser(), report.to_csv())
     if not args.quiet:
         print(report.table())
-    return 0
+        if curve:
+            print(f"\n{radius_curve.table(report)}")
+    missed = [one for one in verdicts if not one["met"]]
+    for one in missed:
+        print(f"cfol-fast: not met: {one['requirement']}: {one['reason']}", file=sys.stderr)
+    return 1 if missed else 0
 
 
 @dataclass
@@ -222,7 +251,7 @@ def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]
     from cfol_fast.runs.limits import check_radius
 
     config = subject.config
-    eps = args.eps if args.eps is not None else (config.test.eps if config else None)
+    eps = max(args.eps) if args.eps is not None else (config.test.eps if config else None)
     if eps is None:
         eps = subject.bundle.eps
     norm = args.norm or (config.attack.norm if config else "linf")
@@ -244,4 +273,9 @@ def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]
         raise InputError(f"--attack {unknown[0]!r} is unknown: choose from {known}")
     if args.state and "autoattack" not in kinds:
         raise InputError("--state belongs to --attack autoattack")
+    if args.eps is not None and len(args.eps) > 1:
+        if args.state:
+            raise InputError("--state belongs to one radius: give --eps a single one")
+        if "none" in kinds:
+            raise InputError("several radii need an attack: leave out --attack none")
     return [{"kind": kind, **parameters[kind]} for kind in kinds if kind != "none"]

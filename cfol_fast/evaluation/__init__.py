@@ -5,6 +5,7 @@ from cfol_fast.evaluation.class_accuracy import ClassAccuracy, wilson
 from cfol_fast.evaluation.evaluator import EnsembleEvaluation, evaluate, evaluate_ensemble
 from cfol_fast.evaluation.inputs import TensorSource
 from cfol_fast.evaluation.pictures import gallery
+from cfol_fast.evaluation.radius_curve import evaluate_radii
 from cfol_fast.evaluation.result import Evaluation
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "TensorSource",
     "evaluate",
     "evaluate_ensemble",
+    "evaluate_radii",
     "gallery",
     "wilson",
 ]

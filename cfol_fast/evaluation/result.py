@@ -18,13 +18,17 @@ FORMAT = 1
 
 @dataclass(repr=False)
 class Evaluation:
-    """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each."""
+    """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each.
+
+    more: what was found beside, as JSON has it: "curve", "requirements", "sanity".
+    """
 
     clean: ClassAccuracy
     robust: ClassAccuracy | None
     attacks: list[tuple[dict[str, Any], ClassAccuracy]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         kinds = " and ".join(str(what.get("kind")) for what, _ in self.attacks) or "no attack"
@@ -48,6 +52,7 @@ class Evaluation:
             "settings": self.settings,
             "notes": self.notes,
             "versions": versions(),
+            **self.more,
         }
 
     def to_csv(self) -> str:
@@ -85,7 +90,7 @@ class Evaluation:
             lines.append(line + f"  {_percent(low)} -{_percent(high)}")
         lines.append("-" * len(lines[0]))
         empty = len(shown.classes) - len(shown.per_class)
-        for title, metric in _SUMMARY.items():
+        for title, metric in SUMMARY.items():
             if empty and metric in ("tail", "worst"):
                 continue
             line = f"{title:{width}}  {'':6}  {_percent(getattr(clean, metric))}"
@@ -99,7 +104,7 @@ class Evaluation:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-_SUMMARY = {
+SUMMARY = {
     "average": "average",
     "class average": "class_average",
     "20 % tail": "tail",

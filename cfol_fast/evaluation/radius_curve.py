@@ -1,0 +1,85 @@
+"""Accuracy over the radius of the attack, in every class: where a model gives way, not only whether it does at one radius."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from cfol_fast.errors import InputError
+from cfol_fast.evaluation.class_accuracy import ClassAccuracy
+from cfol_fast.evaluation.evaluator import Progress, evaluate
+from cfol_fast.evaluation.result import SUMMARY, Evaluation
+
+
+def evaluate_radii(
+    model: nn.Module,
+    x_or_source: Any,
+    y: Tensor | None = None,
+    *,
+    radii: Sequence[float],
+    attack: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    """`evaluate` at each radius. attack: parameters without "eps"; several give the worst case at each radius.
+
+    The result is that of the largest radius. Its `more["curve"]` is [{"eps": radius, "robust": figures}], radii rising; radius 0 is
+    the clean accuracy. options: as for `evaluate`.
+    """
+    radii = sorted({float(eps) for eps in radii})
+    if not radii or radii[-1] <= 0:
+        raise InputError(f"a curve needs at least one radius above 0, got {radii}")
+    kinds = [attack] if isinstance(attack, Mapping) else list(attack)
+    attacked = [eps for eps in radii if eps > 0]
+    curve: dict[float, ClassAccuracy] = {}
+    for number, eps in enumerate(attacked):
+
+        def passed(done: int, total: int, before: int = number) -> None:
+            if progress is not None:
+                progress(before * total + done, len(attacked) * total)
+
+        report = evaluate(
+            model, x_or_source, y, [{**one, "eps": eps} for one in kinds], progress=passed, **options
+        )
+        if radii[0] == 0:
+            curve[0.0] = report.clean
+        assert report.robust is not None
+        curve[eps] = report.robust
+    report.more["curve"] = [{"eps": eps, "robust": curve[eps].to_json()} for eps in sorted(curve)]
+    return report
+
+
+def table(report: Evaluation) -> str:
+    """The curve for the terminal: a line per class, the worst at the largest radius first, a column per radius."""
+    curve = report.more["curve"]
+    last = curve[-1]["robust"]["per_class"]
+    classes = sorted(report.clean.classes, key=lambda name: 2.0 if last.get(name) is None else last[name])
+    width = max(len("class average"), *map(len, classes))
+    lines = [
+        "accuracy over the radius",
+        f"{'eps':{width}}" + "".join(f"{radius_text(at['eps']):>9}" for at in curve),
+    ]
+    for name in classes:
+        lines.append(
+            f"{name:{width}}" + "".join(_percent(at["robust"]["per_class"].get(name)) for at in curve)
+        )
+    lines.append("-" * len(lines[1]))
+    empty = any(last.get(name) is None for name in classes)
+    for title, metric in SUMMARY.items():
+        # With a class that was not looked at, the worst one is not known.
+        if empty and metric in ("tail", "worst"):
+            continue
+        lines.append(f"{title:{width}}" + "".join(_percent(at["robust"][metric]) for at in curve))
+    return "\n".join(lines)
+
+
+def radius_text(eps: float) -> str:
+    """A radius as people write it: 8/255 where it is one."""
+    pixels = round(eps * 255)
+    return f"{pixels}/255" if pixels and abs(eps * 255 - pixels) < 1e-6 and pixels < 255 else f"{eps:g}"
+
+
+def _percent(value: float | None) -> str:
+    return f"{'-':>9}" if value is None else f"{100 * value:7.1f} %"
