@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu mutants lint format build bench bench-setup clean system-packages
+.PHONY: help demo check test test-random test-gpu mutants hostile lint format build bench bench-setup clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-random  the same in random order: no test may need another before it"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
+	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make bench     the benchmarks, against every peer"
 
@@ -79,6 +80,10 @@ clean:
 
 mutants: $(STAMP)/build $(STAMP)/dev
 	$(BIN)/python -m tests.mutants.run --jobs $(JOBS) $(MUTANTS_ARGS)
+
+MINUTES ?= 30
+hostile: $(STAMP)/build $(STAMP)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --minutes $(MINUTES) $(HOSTILE_ARGS)
 
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/*)
 lint: $(STAMP)/torch $(STAMP)/dev

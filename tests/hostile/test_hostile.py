@@ -1,0 +1,73 @@
+"""The short form of `make hostile`: the same attempts, few of them and always the same."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.hostile import reading, writing
+from tests.hostile.attempts import Tally, attack
+from tests.hostile.values import as_text, places
+
+ATTEMPTS = {
+    "options": 20,
+    "JSON of a run": 20,
+    "contents of a checkpoint": 20,
+    "bytes of an FFCV file": 15,
+    "image folders": 25,
+}
+NEEDS_FFCV = "bytes of an FFCV file"
+
+
+@pytest.mark.parametrize(
+    "area",
+    [
+        pytest.param(area, id=area.name, marks=[pytest.mark.ffcv] if area.name == NEEDS_FFCV else [])
+        for area in reading.AREAS
+    ],
+)
+def test_hostile_input_is_answered_with_a_sentence(area, tmp_path):
+    tally = Tally()
+    with reading.few_embedded_images():
+        attack(area, tmp_path, ATTEMPTS.get(area.name, 50), seed=1, tally=tally)
+    assert not tally.failures, tally.failures[0]
+    assert tally.tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("area", writing.AREAS, ids=lambda area: area.name)
+def test_a_disturbed_run_ends_as_an_undisturbed_one(area, tmp_path):
+    tally = Tally()
+    with reading.few_embedded_images():
+        attack(area, tmp_path, 4, seed=1, tally=tally)
+    assert not tally.failures, tally.failures[0]
+    assert tally.tried
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may mount; the failing disk above is the same without"
+)
+def test_a_run_that_fills_its_disk_goes_on_when_there_is_room(tmp_path):
+    if not writing.may_mount(tmp_path):
+        return
+    tally = Tally()
+    with reading.few_embedded_images():
+        attack(writing.FULL_DISK, tmp_path, 3, seed=1, tally=tally)
+    assert not tally.failures, tally.failures[0]
+
+
+def test_an_attempt_that_does_not_hold_is_counted(tmp_path):
+    def gives_way(subject, draw):
+        raise RuntimeError("a traceback")
+
+    tally = Tally()
+    attack(reading.Area("weak", lambda folder: None, gives_way), tmp_path, 5, seed=1, tally=tally)
+    assert (tally.held, len(tally.failures)) == (tally.tried - 1, 1)
+    assert "a traceback" in tally.failures[0]
+
+
+def test_every_place_of_a_tree_is_attacked():
+    assert places({"a": [1, {"b": None}]}) == [(), ("a",), ("a", 0), ("a", 1), ("a", 1, "b")]
+    assert as_text([float("inf")]) == "[Infinity]"
