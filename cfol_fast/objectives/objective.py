@@ -40,9 +40,14 @@ class Batch:
 
 
 class Objective(ABC):
-    """factors: those of a class policy that the objective makes use of."""
+    """factors: those of a class policy that the objective makes use of. label_smoothing: of every cross-entropy, a setting of the run."""
 
     factors: ClassVar[frozenset[str]] = frozenset({"weight"})
+    label_smoothing: float = 0.0
+
+    def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Of each example: (B,)."""
+        return cross_entropy(logits, y, self.label_smoothing)
 
     @abstractmethod
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -54,7 +59,7 @@ class Mean(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x_adv)
-        return risk.mean(cross_entropy(logits, batch.y), batch.weight), logits
+        return risk.mean(self.cross_entropy(logits, batch.y), batch.weight), logits
 
 
 class Clean(Objective):
@@ -62,7 +67,7 @@ class Clean(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x)
-        return risk.mean(cross_entropy(logits, batch.y), batch.weight), logits
+        return risk.mean(self.cross_entropy(logits, batch.y), batch.weight), logits
 
 
 class Both(Objective):
@@ -74,9 +79,9 @@ class Both(Objective):
         self.clean_weight = clean_weight
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean = cross_entropy(model(batch.x), batch.y)
+        clean = self.cross_entropy(model(batch.x), batch.y)
         logits = model(batch.x_adv)
-        losses = self.clean_weight * clean + cross_entropy(logits, batch.y)
+        losses = self.clean_weight * clean + self.cross_entropy(logits, batch.y)
         return risk.mean(losses, batch.weight), logits
 
 
@@ -92,7 +97,7 @@ class ClassWeighted(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x_adv)
-        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
         return risk.class_weighted(losses, batch.y, self.weights), logits
 
 
@@ -108,7 +113,7 @@ class CVaR(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x_adv)
-        return risk.cvar(_weighted(cross_entropy(logits, batch.y), batch.weight), self.alpha), logits
+        return risk.cvar(_weighted(self.cross_entropy(logits, batch.y), batch.weight), self.alpha), logits
 
 
 class LCVaR(Objective):
@@ -127,7 +132,7 @@ class LCVaR(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x_adv)
-        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
         return risk.lcvar(losses, batch.y, self.alpha, self.num_classes, self.prior), logits
 
 
@@ -145,7 +150,7 @@ class LHCVaR(Objective):
         if self.levels.device != batch.y.device:
             # Once, at the first step.
             self.levels = self.levels.to(batch.y.device)
-        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
         return risk.lcvar(losses, batch.y, self.levels, self.num_classes), logits
 
 
@@ -167,7 +172,7 @@ class FAAL(Objective):
         p = best_response.kl_ball(margins, present, self.radius)
         # Times the number of classes in the batch: equal margins give the mean.
         weights = (present.sum() * p).to(torch.float32)
-        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
         return risk.class_weighted(losses, batch.y, weights), logits
 
 
@@ -182,7 +187,7 @@ class ChiSquare(Objective):
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(batch.x_adv)
-        losses = _weighted(cross_entropy(logits, batch.y), batch.weight)
+        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
         class_losses, counts = risk.class_means(losses, batch.y, self.num_classes)
         p = best_response.chi2_ball(class_losses, counts > 0, self.rho)
         return (p.to(class_losses.dtype) * class_losses).sum(), logits
@@ -207,8 +212,14 @@ class Trades(Objective):
 
     def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of each example, (B,), and the adversarial logits."""
-        clean, divergence, logits = _terms(model, batch)
+        clean, divergence, logits = self._terms(model, batch)
         return _weighted(clean, batch.clean) + _weighted(self.beta * divergence, batch.robust), logits
+
+    def _terms(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """(B,) the clean cross-entropies, (B,) the divergences, and the adversarial logits."""
+        clean = model(batch.x)
+        logits = model(batch.x_adv)
+        return self.cross_entropy(clean, batch.y), prediction_divergence(clean, logits), logits
 
 
 class BalancedTrades(Trades):
@@ -220,7 +231,7 @@ class BalancedTrades(Trades):
     factors = frozenset({"weight", "robust"})
 
     def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean, divergence, logits = _terms(model, batch)
+        clean, divergence, logits = self._terms(model, batch)
         beta = self.beta if batch.robust is None else self.beta * batch.robust
         return (clean + beta * divergence) / (1 + beta), logits
 
@@ -229,21 +240,14 @@ class NormalisedTrades(Trades):
     """TRADES with each term divided by the sum of the batch's weights of that term: FRL's form (Xu et al. 2021)."""
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean, divergence, logits = _terms(model, batch)
+        clean, divergence, logits = self._terms(model, batch)
         first = _weighted_mean(_weighted(clean, batch.weight), batch.clean)
         return first + self.beta * _weighted_mean(_weighted(divergence, batch.weight), batch.robust), logits
 
 
-def _terms(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) the clean cross-entropies, (B,) the divergences, and the adversarial logits."""
-    clean = model(batch.x)
-    logits = model(batch.x_adv)
-    return cross_entropy(clean, batch.y), prediction_divergence(clean, logits), logits
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Per-example cross-entropy: (B,)."""
-    return F.cross_entropy(_at_least_float32(logits), y, reduction="none")
+    return F.cross_entropy(_at_least_float32(logits), y, reduction="none", label_smoothing=label_smoothing)
 
 
 def prediction_divergence(logits: Tensor, other: Tensor) -> Tensor:

@@ -57,13 +57,16 @@ class ModelConfig:
 
 @dataclass
 class OptimizerConfig:
-    """SGD and its learning rate, which `cfol_fast.runs.schedules` computes."""
+    """The optimiser and its learning rate, which `cfol_fast.runs.schedules` computes."""
 
+    # "sgd" or "adamw", which transformers need.
+    name: str = "sgd"
     lr: float | None = None
+    # For "adamw": the decay of the first moment.
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = False
-    # "steps", "one-cycle" or "constant".
+    # "steps", "one-cycle", "cosine" or "constant".
     schedule: str | None = None
     # For "steps": the epochs at which the rate falls; None: at one half and three quarters of the run.
     milestones: tuple[int, ...] | None = None
@@ -132,6 +135,8 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     epochs: int | None = None
     batch_size: int = 128
+    # The share of every label that is spread evenly over all classes.
+    label_smoothing: float = 0.0
     # None: as many as it takes to draw as many images as the training part has.
     steps_per_epoch: int | None = None
     seed: int = 0

@@ -37,6 +37,10 @@ BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle"
 
 
 def complete(config: TrainConfig) -> TrainConfig:
+# torch's own default; SGD's 0.1 would diverge.
+ADAMW_LR = 1e-3
+OPTIMIZERS = ("sgd", "adamw")
+
     """A copy of `config` with every open field filled in and every value checked."""
     check_numbers(config)
     config = copy.deepcopy(config)
@@ -48,7 +52,9 @@ def complete(config: TrainConfig) -> TrainConfig:
     config.params = method.params(config.params, spec.name)
     config.epochs = _default(config.epochs, defaults.epochs)
     config.model.name = _default(config.model.name, spec.model)
-    config.optimizer.lr = _default(config.optimizer.lr, defaults.lr)
+    config.optimizer.lr = _default(
+        config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else defaults.lr
+    )
     config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
     config.attack.kind = _default(config.attack.kind, method.attack or "none")
     config.attack.eps = _default(config.attack.eps, spec.eps)
@@ -106,6 +112,7 @@ def _check(config: TrainConfig) -> None:
         ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
         ("attack.kind", config.attack.kind, attacks.KINDS),
         ("attack.norm", config.attack.norm, NORMS),
+        ("optimizer.name", config.optimizer.name, OPTIMIZERS),
         ("precision", config.precision, ("float32", "bfloat16")),
         ("data.source", config.data.source, ("resident", "ffcv")),
     ):

@@ -39,6 +39,7 @@ NUMBERS: dict[str, Range] = {
     "batch_size": COUNT,
     "steps_per_epoch": STEPS,
     "seed": SEED,
+    "label_smoothing": Range(0, 0.999, whole=False),
     "ensemble": Range(0, 10_000),
 }
 LARGEST_PARAMETER = 1e12
@@ -62,6 +63,8 @@ def check_numbers(config: TrainConfig) -> None:
     milestones = list(config.optimizer.milestones or ())
     if milestones != sorted(milestones):
         raise InputError(f"optimizer.milestones must not fall, got {shorten(milestones)}")
+    if config.optimizer.nesterov and config.optimizer.name != "sgd":
+        raise InputError(f"optimizer.nesterov belongs to sgd, got optimizer.name={config.optimizer.name}")
     if config.optimizer.nesterov and not config.optimizer.momentum:
         raise InputError("optimizer.nesterov needs a momentum: optimizer.momentum must be above 0, got 0")
 

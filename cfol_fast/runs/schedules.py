@@ -6,7 +6,7 @@ import math
 
 from cfol_fast.runs.config import OptimizerConfig
 
-SCHEDULES = ("steps", "one-cycle", "constant")
+SCHEDULES = ("steps", "one-cycle", "cosine", "constant")
 
 
 def milestones(config: OptimizerConfig, epochs: int) -> tuple[int, ...]:
@@ -30,6 +30,8 @@ def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int, epoc
         if step < top:
             return _cosine(config.lr / 25, config.lr, step / top)
         return _cosine(config.lr, config.lr / 1e5, (step - top) / max(1.0, total - 1 - top))
+    if config.schedule == "cosine":
+        return _cosine(config.lr, 0.0, step / (steps_per_epoch * epochs))
     return config.lr
 
 

@@ -1,4 +1,4 @@
-"""SGD in one op, with its learning rate in device memory: a captured step reads the rate of the moment, not that of its capture."""
+"""SGD and AdamW in one op, with the learning rate in device memory: a captured step reads the rate of the moment, not that of its capture."""
 
 from __future__ import annotations
 
@@ -10,27 +10,21 @@ from torch import nn
 from cfol_fast.runs.config import OptimizerConfig
 
 # What belongs to where a run is carried out: a checkpoint of another device, or of an older version, does not change it.
-OF_THE_DEVICE = ("lr", "fused", "foreach")
+OF_THE_DEVICE = ("lr", "fused", "foreach", "capturable")
+# AdamW's second decay; the first is the momentum.
+SQUARES_DECAY = 0.999
 
 
-class DeviceRateSGD(torch.optim.SGD):
+class DeviceRate(torch.optim.Optimizer):
     """`rate` is the learning rate as a number; `set_rate` before a step. Checkpoints hold the number.
 
-    The meta device, which only the tests use, has no fused SGD: there the rate is a number in the few ops of `foreach`.
+    The meta device, which only the tests use, has no fused ops: there the rate is a number in the few ops of `foreach`.
     """
 
-    def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
-        self.rate = chosen.lr or 0.0
-        self.fused = device.type != "meta"
-        super().__init__(
-            model.parameters(),
-            lr=self.rate,
-            momentum=chosen.momentum,
-            weight_decay=chosen.weight_decay,
-            nesterov=chosen.nesterov,
-            fused=self.fused,
-            foreach=not self.fused,
-        )
+    rate: float
+    fused: bool
+
+    def _put_rate_on(self, device: torch.device) -> None:
         self._on_device = torch.full((), self.rate, dtype=torch.float32, device=device)
         self.set_rate(self.rate)
 
@@ -48,8 +42,45 @@ class DeviceRateSGD(torch.optim.SGD):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        own = [{key: group[key] for key in OF_THE_DEVICE} for group in self.param_groups]
+        own = [{key: group[key] for key in OF_THE_DEVICE if key in group} for group in self.param_groups]
         super().load_state_dict(state_dict)
         for group, kept in zip(self.param_groups, own, strict=True):
             group.update(kept)
         self.set_rate(state_dict["param_groups"][0]["lr"])
+
+
+class DeviceRateSGD(DeviceRate, torch.optim.SGD):
+    def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
+        self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
+        super().__init__(
+            model.parameters(),
+            lr=self.rate,
+            momentum=chosen.momentum,
+            weight_decay=chosen.weight_decay,
+            nesterov=chosen.nesterov,
+            fused=self.fused,
+            foreach=not self.fused,
+        )
+        self._put_rate_on(device)
+
+
+class DeviceRateAdamW(DeviceRate, torch.optim.AdamW):
+    def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
+        self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
+        super().__init__(
+            model.parameters(),
+            lr=self.rate,
+            betas=(chosen.momentum, SQUARES_DECAY),
+            weight_decay=chosen.weight_decay,
+            fused=self.fused,
+            foreach=not self.fused,
+            # The count of its steps is on the device too.
+            capturable=device.type == "cuda",
+        )
+        self._put_rate_on(device)
+
+
+OPTIMIZERS: dict[str, type[DeviceRateSGD] | type[DeviceRateAdamW]] = {
+    "sgd": DeviceRateSGD,
+    "adamw": DeviceRateAdamW,
+}

@@ -35,7 +35,7 @@ from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.capture import StepGraph, why_no_graph
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.initial_weights import start_from
-from cfol_fast.training.optimizer import DeviceRateSGD
+from cfol_fast.training.optimizer import OPTIMIZERS
 from cfol_fast.training.signals import StopRequest
 
 # The value of `EpochCounts.first_bad` while every loss was finite.
@@ -133,8 +133,9 @@ class Trainer:
         # They come from our own sources, so that no batch has to be looked at.
         self.attack.trusts_images = True
         self.objective = method.objective(config.params, k)
+        self.objective.label_smoothing = config.label_smoothing
         self.policy = method.class_policy(config.params, k, self.epochs, self.device)
-        self.optimizer = DeviceRateSGD(self.model, config.optimizer, self.device)
+        self.optimizer = OPTIMIZERS[config.optimizer.name](self.model, config.optimizer, self.device)
         self.counts = EpochCounts(k, self.device)
         self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
 

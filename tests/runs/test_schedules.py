@@ -37,3 +37,8 @@ def test_one_cycle_of_a_single_step_is_finite():
 
 def test_constant_is_constant():
     assert rates(OptimizerConfig(lr=0.3, schedule="constant"), [0, 5, 99], 10, 10) == [0.3] * 3
+
+
+def test_cosine_falls_from_its_peak_to_nearly_nothing():
+    values = rates(OptimizerConfig(lr=0.2, schedule="cosine"), [0, 25, 50, 75, 99], 10, 10)
+    assert values == pytest.approx([0.2, 0.17071, 0.1, 0.029289, 0.0000493], abs=1e-5)
