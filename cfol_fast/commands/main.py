@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from cfol_fast import processes
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 
@@ -49,6 +50,9 @@ COMMANDS = {
         "write a data set to an FFCV file, for data that does not fit on the device",
     ),
 }
+
+# What several processes, as torchrun starts them, would each do again.
+ONE_PROCESS = ("demo", "eval", "reproduce", "train")
 
 # What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
 EXPECTED_OS_ERRORS = (
@@ -146,4 +150,10 @@ def _dispatch(arguments: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if args.command in ONE_PROCESS:
+        rank, size = processes.rank_and_size()
+        # One sentence from one process is enough.
+        if size > 1 and rank > 0:
+            return 2
+        processes.refuse_many(f"cfol-fast {args.command}")
     return int(args.run(args) or 0)

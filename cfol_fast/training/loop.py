@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cfol_fast import methods
+from cfol_fast import methods, processes
 from cfol_fast.machine import computing
 from cfol_fast.progress import Progress, Stopwatch
 from cfol_fast.runs import run_folder
@@ -95,6 +95,7 @@ def train(
     overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
     listeners: called with every row of metrics.jsonl. tensorboard: also write the rows as events to RUN/tensorboard.
     """
+    processes.refuse_many("training")
     config = complete(config)
     folder = Path(config.out or "").expanduser()
     progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
