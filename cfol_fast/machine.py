@@ -23,6 +23,7 @@ from cfol_fast._version import __version__
 from cfol_fast.errors import InputError
 
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def choose_device(name: str) -> torch.device:
@@ -129,6 +130,20 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+
+def keep_compiled_code_apart() -> None:
+    """Gives torch.compile a cache for each instruction set, unless the user has chosen one.
+
+    Code that was cached under other limits of the CPU was seen to give NaN and to abort: torch shares one cache between them.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch itself writes its default into the environment.
+    if os.environ.get(COMPILE_CACHE, default_cache_dir()) != default_cache_dir():
+        return
+    limits = (torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL"))
+    os.environ[COMPILE_CACHE] = "-".join((default_cache_dir(), *limits))
 
 
 # The ops of a bfloat16 step: first those of a plain model, then those of the attack's fused convolution in both layouts.

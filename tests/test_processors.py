@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cfol_fast import machine
+
 CHECKOUT = Path(__file__).parents[1]
-# torch.compile takes minutes to fill a cache of its own, which each setting needs.
+# torch.compile takes a minute to fill a cache of its own, which each setting has.
 SELECTION = ["-m", "not slow and not gpu", "-k", "not compiled and not emulated", "-p", "no:cacheprovider"]
 FILES = [
     "tests/attacks",
@@ -47,6 +49,14 @@ def run(setting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_setting_takes_effect(setting: str) -> None:
     asked, answer = PROCESSORS[setting]
     assert run(setting, "-c", f"import torch; print({asked})").stdout.strip() == answer
+
+
+def test_each_processor_has_a_cache_of_compiled_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(machine.COMPILE_CACHE, raising=False)
+    asked = "import torch._inductor.codecache; from cfol_fast import machine; machine.keep_compiled_code_apart(); print(machine.os.environ[machine.COMPILE_CACHE])"
+    caches = {run(setting, "-c", asked).stdout for setting in [*PROCESSORS, "NOTHING=1"]}
+    assert len(caches) == len(PROCESSORS) + 1
+    assert run("TORCHINDUCTOR_CACHE_DIR=/mine", "-c", asked).stdout.strip() == "/mine"
 
 
 @pytest.mark.slow
