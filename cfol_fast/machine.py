@@ -22,6 +22,7 @@ import torch
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError
 
+PRECISIONS = ("float32", "tf32", "bfloat16")
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -45,6 +46,18 @@ def choose_device(name: str) -> torch.device:
     if device.type != "cpu":
         raise InputError(f"device {name} is not supported; use auto, cpu or cuda")
     return torch.device("cpu")
+
+
+def choose_precision(name: str, device: torch.device, deterministic: bool = False) -> str:
+    """`auto` is TF32 on a GPU that has it (Ampere and later), else float32. What else is given stays, but must not contradict."""
+    if deterministic and name == "tf32":
+        raise InputError(
+            "--deterministic computes without TF32: leave out --precision, or use float32 or bfloat16"
+        )
+    if name != "auto":
+        return name
+    has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "tf32" if has_tf32 and not deterministic else "float32"
 
 
 def why_no_cuda() -> str | None:
@@ -75,11 +88,12 @@ def arithmetic(device: torch.device, compiled: bool = False, deterministic: bool
 
 
 @contextlib.contextmanager
-def computing(deterministic: bool) -> Iterator[None]:
+def computing(precision: str, deterministic: bool = False) -> Iterator[None]:
     """How torch computes on a GPU inside the block; afterwards all is as it was.
 
-    deterministic: only kernels that give the same bits every time, in float32 proper. Otherwise cuDNN tries its algorithms and
-    takes the fastest, which pays where shapes stay the same, as in training.
+    precision: float32 is float32, where torch itself would take TF32 for convolutions. deterministic: only kernels that give the
+    same bits every time. Otherwise cuDNN tries its algorithms and takes the fastest, which pays where shapes stay the same, as in
+    training.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
@@ -89,8 +103,8 @@ def computing(deterministic: bool) -> Iterator[None]:
     )
     workspace = os.environ.get(CUBLAS_WORKSPACE)
     cudnn.benchmark = not deterministic
+    cudnn.allow_tf32 = matmul.allow_tf32 = precision != "float32" and not deterministic
     if deterministic:
-        cudnn.allow_tf32 = matmul.allow_tf32 = False
         torch.use_deterministic_algorithms(True)
         # cuBLAS looks when it is first used; other values than this and ":16:8" are refused.
         os.environ[CUBLAS_WORKSPACE] = ":4096:8"
@@ -208,3 +222,13 @@ def bfloat16_kernels(device: torch.device) -> str:
     if cpu_bfloat16().fused:
         return "bfloat16 with oneDNN's fused convolutions"
     return "bfloat16 with torch's plain convolutions: oneDNN has none for this CPU (no AVX-512), so float32 is faster"
+
+
+def precision_in_words(precision: str, device: torch.device) -> str:
+    """What a run on `device` computes in, for its first line."""
+    if precision == "bfloat16":
+        return bfloat16_kernels(device)
+    if precision == "tf32":
+        on_gpu = "TF32: float32 whose products are rounded to 10 bits of mantissa (--precision float32 does without)"
+        return on_gpu if device.type == "cuda" else "float32 (TF32 is for GPUs)"
+    return "float32"

@@ -35,7 +35,7 @@ def example() -> TrainConfig:
 
 def compare(config: TrainConfig) -> dict[str, Any]:
     """Whether the captured steps of a run give the eager ones' state bit for bit, how fast both are, and what to do."""
-    with computing(deterministic=True):
+    with computing(config.precision, deterministic=True):
         (eager, slow), (graph, fast) = (
             _take_steps(dataclasses.replace(config, graph=on)) for on in (False, True)
         )

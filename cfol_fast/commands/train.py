@@ -59,7 +59,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("--seed", "seed", "S", "default: 0"),
     ("--device", "device", "DEV", "auto, cpu, cuda, cuda:1 (default: auto)"),
-    ("--precision", "precision", "KIND", "float32 or bfloat16 (default: float32)"),
+    (
+        "--precision",
+        "precision",
+        "KIND",
+        "float32, tf32, bfloat16 or auto: tf32 on a GPU that has it, else float32 (default: auto)",
+    ),
     (
         "--graph",
         "graph",

@@ -181,7 +181,8 @@ def scale_rules(scale: str, root: str | None) -> dict[str, Any]:
 def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> TrainConfig:
     """The training configuration of one column, before its open fields are filled in."""
     rules = scale_rules(scale, root)
-    config = TrainConfig()
+    # The paper's precision, on every device.
+    config = TrainConfig(precision="float32")
     for table in (recipe.run, block.run, entry.run):
         for key, value in table.items():
             assign(config, key, value)

@@ -141,8 +141,8 @@ class TrainConfig:
     steps_per_epoch: int | None = None
     seed: int = 0
     device: str = "auto"
-    # "float32" or "bfloat16".
-    precision: str = "float32"
+    # "float32", "tf32" or "bfloat16"; "auto" is settled when the run is created.
+    precision: str = "auto"
     compile: bool = False
     # On a GPU: the whole step is captured once and replayed.
     graph: bool = False

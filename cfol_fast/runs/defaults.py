@@ -10,9 +10,11 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from cfol_fast import attacks, data, methods
 from cfol_fast.errors import InputError
-from cfol_fast.machine import choose_device
+from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import AttackConfig, TrainConfig
@@ -35,12 +37,12 @@ class Defaults:
 PAPER = Defaults(epochs=200, lr=0.1, schedule="steps", step=0.25)
 BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7)}
 
-
-def complete(config: TrainConfig) -> TrainConfig:
 # torch's own default; SGD's 0.1 would diverge.
 ADAMW_LR = 1e-3
 OPTIMIZERS = ("sgd", "adamw")
 
+
+def complete(config: TrainConfig) -> TrainConfig:
     """A copy of `config` with every open field filled in and every value checked."""
     check_numbers(config)
     config = copy.deepcopy(config)
@@ -62,6 +64,7 @@ OPTIMIZERS = ("sgd", "adamw")
     config.test.eps = _default(config.test.eps, config.attack.eps)
     config.test.step = _default(config.test.step, 2.5 * config.test.eps / max(1, config.test.steps))
     config.device = str(choose_device(config.device))
+    config.precision = choose_precision(config.precision, torch.device(config.device), config.deterministic)
     config.out = _default(config.out, f"runs/{spec.name}-{method.name}-seed{config.seed}")
     _check(config)
     if config.optimizer.schedule == "steps":
@@ -109,11 +112,11 @@ def _default(value: Any, default: Any) -> Any:
 def _check(config: TrainConfig) -> None:
     check_numbers(config)
     for key, word, choices in (
+        ("optimizer.name", config.optimizer.name, OPTIMIZERS),
         ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
         ("attack.kind", config.attack.kind, attacks.KINDS),
         ("attack.norm", config.attack.norm, NORMS),
-        ("optimizer.name", config.optimizer.name, OPTIMIZERS),
-        ("precision", config.precision, ("float32", "bfloat16")),
+        ("precision", config.precision, PRECISIONS),
         ("data.source", config.data.source, ("resident", "ffcv")),
     ):
         if word not in choices:

@@ -41,6 +41,8 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     # The runs under results/ were named when the number of steps was 7 unless told; now the attack knows its own.
     defaults = {**flatten(to_dict(TrainConfig())), "attack.steps": 7}
+    # Where "auto" finds no TF32 it is this, and so are the runs of version 0.1.
+    defaults["precision"] = "float32"
     found = {}
     for key, value in flatten(config).items():
         at_default = key in defaults and defaults[key] == value and key not in NAMING

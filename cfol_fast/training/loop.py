@@ -71,6 +71,8 @@ def run_epochs(trainer: Trainer, after_first_step: Callable[[], None] | None = N
                 rows.append(validation.validate(trainer))
                 trainer.keep_best(rows[1])
             facts = validation.epoch_facts(trainer, *rows)
+            if warning := validation.collapse_warning(trainer, *rows):
+                progress.say(warning)
             for row in rows:
                 trainer.log.append(row)
             progress.row(rows[0], epochs, trainer.images.classes, rows[1] if len(rows) > 1 else None)
@@ -96,13 +98,17 @@ def train(
     listeners: called with every row of metrics.jsonl. tensorboard: also write the rows as events to RUN/tensorboard.
     """
     processes.refuse_many("training")
+    undecided = config.precision == "auto"
     config = complete(config)
     folder = Path(config.out or "").expanduser()
+    if resume and undecided and (folder / run_folder.CONFIG).exists():
+        # It was settled when the run was created, perhaps on another device.
+        config.precision = run_folder.read_config(folder).precision
     progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
     with (
         RunLock(folder) as lock,
         torch.random.fork_rng(devices=[]),
-        computing(config.deterministic),
+        computing(config.precision, config.deterministic),
         StopRequest() as stop,
     ):
         start = RunStart(lock, config, resume, overwrite)

@@ -19,10 +19,10 @@ from cfol_fast import attacks, methods, objectives, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import (
     arithmetic,
-    bfloat16_kernels,
     bfloat16_trouble,
     check_same_arithmetic,
     keep_compiled_code_apart,
+    precision_in_words,
 )
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.policies import EpochFacts, Need
@@ -145,8 +145,7 @@ class Trainer:
         self.folder = folder or Path(config.out or "")
         self.store, self.log = CheckpointStore(self.folder), MetricsLog(self.folder)
         self.progress = progress or Progress(quiet=True)
-        if config.precision == "bfloat16":
-            self.progress.say(bfloat16_kernels(self.device))
+        self.progress.say(f"{self.device}: {precision_in_words(config.precision, self.device)}")
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
         # Fails when the folder is not the run's any more.
@@ -219,7 +218,7 @@ class Trainer:
         return objectives.Batch(x, x_adv, y, weight, view.of("clean", y), view.of("robust", y))
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "float32":
+        if self.config.precision != "bfloat16":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 

@@ -25,6 +25,8 @@ ELSEWHERE = {
     "data.download": True,
     "data.beton": "train.beton",
     "compile": True,
+    "graph": True,
+    "deterministic": True,
     "test.batch_size": 7,
     "checkpoint.steps": 10,
     "checkpoint.seconds": 60,

@@ -26,7 +26,7 @@ def switches():
 def test_deterministic_computing_switches_everything_and_back(monkeypatch):
     monkeypatch.setenv(CUBLAS_WORKSPACE, ":16:8")
     before = switches()
-    with computing(deterministic=True):
+    with computing("float32", deterministic=True):
         inside = switches()
     assert inside == {
         "algorithms": True,
@@ -41,8 +41,8 @@ def test_deterministic_computing_switches_everything_and_back(monkeypatch):
 def test_otherwise_cudnn_looks_for_the_fastest_algorithms(monkeypatch):
     monkeypatch.delenv(CUBLAS_WORKSPACE, raising=False)
     before = switches()
-    with computing(deterministic=False):
-        assert switches() == {**before, "benchmark": True}
+    with computing("tf32"):
+        assert switches() == {**before, "benchmark": True, "tf32": True}
     assert switches() == before
 
 
@@ -63,7 +63,7 @@ def test_a_run_that_becomes_deterministic_does_not_continue_exactly(few_images, 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_op_of_a_step_is_refused_as_not_deterministic(few_images, tmp_path, method):
     trainer = new_trainer(tmp_path, method)
-    with computing(deterministic=True):
+    with computing("float32", deterministic=True):
         take_steps(trainer, 1)
     assert torch.isfinite(trainer.counts.loss_sum)
 
