@@ -40,6 +40,10 @@ COMMANDS = {
         "cfol_fast.commands.eval",
         "clean and robust accuracy in every class, of a run or a checkpoint",
     ),
+    "offsets": (
+        "cfol_fast.commands.offsets",
+        "fit class logit offsets on a run's hold-out: the baseline without training",
+    ),
     "report": ("cfol_fast.commands.report", "write a page that compares runs: tables, charts, gallery"),
     "reproduce": (
         "cfol_fast.commands.reproduce",
@@ -52,7 +56,7 @@ COMMANDS = {
 }
 
 # What several processes, as torchrun starts them, would each do again.
-ONE_PROCESS = ("demo", "eval", "reproduce", "train")
+ONE_PROCESS = ("demo", "eval", "offsets", "reproduce", "train")
 
 # What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
 EXPECTED_OS_ERRORS = (

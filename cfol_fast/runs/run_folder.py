@@ -30,7 +30,7 @@ STAGE = "stage-[0-9]"
 # Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
 FILES = (CONFIG, METRICS, RESULT, GALLERY, LOCK, "eval.json", "eval-*.json", "eval-*.state")
 CHECKPOINT_FILES = tuple(
-    f"{name}.pt" for name in ("last", "previous", "next", "best-average", "best-worst", "ensemble")
+    f"{name}.pt" for name in ("last", "previous", "next", "best-average", "best-worst", "ensemble", "offsets")
 )
 EVENT_FILES = ("events.out.tfevents.*",)
 # config.json has them all since version 0.1; somebody else's file of that name has not.

@@ -19,6 +19,8 @@ from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.training.trainer import Trainer, training_attack
 
 GALLERY_SIZE = 6
+# Robust accuracy on the training images minus that under PGD on the hold-out. Overfitting alone stays far below it.
+COLLAPSE_GAP = 0.3
 # As many as CIFAR-10's test set has: the risk of a class of 1,000 images is then known to 3 points.
 TRAINING_RISK_IMAGES = 10_000
 
@@ -50,6 +52,19 @@ def epoch_facts(trainer: Trainer, training: Row, validated: Row | None = None) -
     if Need.HOLDOUT_LOSSES in trainer.policy.needs:
         losses, mean = holdout_losses(trainer)
     return EpochFacts(training["epoch"], errors, clean, robust, losses, mean)
+
+
+def collapse_warning(trainer: Trainer, training: Row, validated: Row | None = None) -> str | None:
+    """Single-step training may collapse: the network withstands the one step it is trained with and nothing else (Wong et al. 2020)."""
+    if validated is None or not attacks.KINDS[str(trainer.config.attack.kind)].single_step:
+        return None
+    trained, held = 1 - training["robust_error"], validated["robust"]["average"]
+    if trained - held <= COLLAPSE_GAP:
+        return None
+    return (
+        f"warning: epoch {training['epoch']}: {trained:.0%} of the training images withstand {trainer.config.attack.kind}, but only "
+        f"{held:.0%} of the validation images PGD: single-step training has collapsed. Take --set attack.kind=n-fgsm, pgd or a smaller eps"
+    )
 
 
 def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:

@@ -87,6 +87,13 @@ def test_no_radius_is_uniform_and_a_large_one_takes_the_worst_class(name):
     assert answer(name, values, 40.0)[1] == pytest.approx(1.0, abs=1e-6)
 
 
+def test_a_radius_beyond_what_numbers_can_express_leaves_out_the_class_at_the_bottom():
+    """The one class would need the weight exp(-5000), which is 0; the others share the rest."""
+    p = answer("kl", np.where(np.arange(1000) == 0, -0.5, 0.3), 5.0)
+    assert p[1:] == pytest.approx(np.full(999, 1 / 999))
+    assert p[0] < 1e-100
+
+
 @both
 def test_equal_values_have_the_uniform_answer(name):
     assert answer(name, [0.4] * 5, 0.5) == pytest.approx(np.full(5, 0.2))

@@ -1,0 +1,130 @@
+"""Class logit offsets, fitted on a finished run's hold-out: the baseline without training that a trained method must beat.
+
+The offsets are added to the bias of the network's last layer. So they are part of the model, attacks see them, and the checkpoint
+with them is used as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import evaluation
+from cfol_fast.data.source import Source
+from cfol_fast.errors import InputError
+from cfol_fast.machine import choose_device
+from cfol_fast.models.spec import ModelSpec
+from cfol_fast.runs import checkpoints, run_folder
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import holdout_fraction
+from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.run_lock import RunLock
+from cfol_fast.training.images import load_images
+from cfol_fast.training.validation import in_order
+
+NAME = "offsets"
+ROUNDS, RATE = 20, 1.0
+Say = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """offsets: (k,), of the round with the best worst class. holdout: the worst robust class before and after, on the hold-out.
+
+    test: clean and robust accuracies as result.json has them, "before" and "after". checkpoint: where the model with them is.
+    """
+
+    offsets: Tensor
+    holdout: tuple[float, float]
+    test: dict[str, dict[str, Any]]
+    checkpoint: Path
+
+
+def fit_offsets(
+    run: Path, rounds: int = ROUNDS, rate: float = RATE, device: str = "auto", say: Say = lambda line: None
+) -> Fit:
+    """Raises the offset of each class by `rate` times how much more than the mean it errs under attack, `rounds` times.
+
+    The first round is without offsets, so that the fit is never worse on the hold-out. Writes checkpoints/offsets.pt.
+    """
+    config = run_folder.read_config(run)
+    if run_folder.read_result(run) is None:
+        raise InputError(f"{run} is not finished: let it end first (cfol-fast train --resume --out {run})")
+    if holdout_fraction(config.data.holdout) is None:
+        raise InputError(
+            f"{run} has no hold-out (--holdout {config.data.holdout}), and offsets are not fitted on the test set"
+        )
+    config.device = str(choose_device(device))
+    with RunLock(run):
+        images = load_images(config)
+        assert images.validation is not None
+        state = read_checkpoint(run, config.device)
+        model = ModelSpec.from_dict(state["spec"]).create().to(config.device).eval()
+        model.load_state_dict(state["model"])
+        bias = last_bias(model, len(images.classes))
+        start = bias.detach().clone()
+        best, offsets, before = -1.0, torch.zeros_like(start), 0.0
+        best_offsets = offsets
+        for number in range(rounds + 1):
+            set_bias(bias, start + offsets)
+            steps = config.validation.steps
+            found = measure(model, images.validation, images.classes, config, steps, None)
+            worst, average = found["robust"]["worst"], found["robust"]["average"]
+            say(f"round {number}: hold-out worst class {worst:.1%}, average {average:.1%}")
+            before = worst if number == 0 else before
+            if worst > best:
+                best, best_offsets = worst, offsets
+            errors = 1 - in_order(found["robust"]["per_class"], images.classes)
+            # A class without images in the hold-out keeps its offset.
+            change = (errors - errors.nanmean()).nan_to_num(0.0)
+            offsets = offsets + rate * change.to(offsets)
+        test = {}
+        for name, chosen in (("before", torch.zeros_like(start)), ("after", best_offsets)):
+            set_bias(bias, start + chosen)
+            test[name] = measure(
+                model, images.test, images.classes, config, config.test.steps, config.test.step
+            )
+        kept = {
+            key: state[key] for key in ("format", "spec", "classes", "dataset", "method", "seed", "epoch")
+        }
+        kept |= {"model": model.state_dict(), NAME: best_offsets}
+        path = checkpoints.CheckpointStore(run).save_best(NAME, kept)
+    return Fit(best_offsets.cpu(), (before, best), test, path)
+
+
+def measure(
+    model: nn.Module, source: Source, classes: list[str], config: TrainConfig, steps: int, step: float | None
+) -> dict[str, Any]:
+    """Clean and robust accuracies, with the attack of the run's validation or test."""
+    eps = config.test.eps or 0.0
+    attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step or 2.5 * eps / steps}
+    attack |= {"norm": config.attack.norm, "seed": config.seed}
+    found = evaluation.evaluate(
+        model,
+        source,
+        attack=attack,
+        num_classes=len(classes),
+        class_names=classes,
+        batch_size=config.test.batch_size,
+        device=config.device,
+    )
+    assert found.robust is not None
+    return {"clean": found.clean.to_json(), "robust": found.robust.to_json()}
+
+
+def last_bias(model: nn.Module, num_classes: int) -> Tensor:
+    """The bias of the layer that makes the logits: offsets of the logits can be added to it."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not layers or layers[-1].out_features != num_classes or layers[-1].bias is None:
+        raise InputError("the model does not end in a linear layer with a bias: it takes no class offsets")
+    return layers[-1].bias
+
+
+def set_bias(bias: Tensor, value: Tensor) -> None:
+    with torch.no_grad():
+        bias.copy_(value)

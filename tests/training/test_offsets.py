@@ -1,0 +1,67 @@
+"""Class offsets fitted on a hold-out: part of the model, never worse there, and a checkpoint like any other."""
+
+import pytest
+import torch
+from torch import nn
+
+import cfol_fast as cf
+from cfol_fast.commands import main as cli
+from cfol_fast.errors import InputError
+from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.training.offsets import fit_offsets, last_bias
+from tests.training import tiny
+
+
+@pytest.fixture
+def run(few_images, tmp_path):
+    return tiny.run(tmp_path / "run", "erm", epochs=2, optimizer__lr=0.02).folder
+
+
+def test_the_offsets_are_added_to_the_logits_and_are_never_worse_on_the_hold_out(run):
+    fit = fit_offsets(run, rounds=3, rate=2.0, device="cpu")
+    assert fit.holdout[1] >= fit.holdout[0]
+    x = torch.rand(4, 1, 28, 28)
+    plain, shifted = cf.load(run), cf.load(fit.checkpoint)
+    assert torch.allclose(shifted(x), plain(x) + fit.offsets, atol=1e-5)
+    assert torch.equal(read_checkpoint(fit.checkpoint)["offsets"], fit.offsets)
+    assert fit.test.keys() == {"before", "after"}
+
+
+def test_a_class_that_errs_more_gets_a_larger_offset(run, monkeypatch):
+    """Every class right but the third: after one round its offset is the largest by the rate."""
+    from cfol_fast.training import offsets
+
+    rounds = iter([0.1, 0.5, 0.5, 0.5])
+
+    def measured(model, source, classes, *rest):
+        worst = next(rounds)
+        per_class = dict.fromkeys(classes, 1.0) | {classes[2]: worst}
+        return {"clean": {}, "robust": {"worst": worst, "average": 0.9, "per_class": per_class}}
+
+    monkeypatch.setattr(offsets, "measure", measured)
+    fit = fit_offsets(run, rounds=1, rate=2.0, device="cpu")
+    assert fit.offsets[2] == pytest.approx(2.0 * (0.9 - 0.09))
+    assert fit.offsets[0] == pytest.approx(2.0 * -0.09)
+    assert fit.holdout == (0.1, 0.5)
+
+
+def test_the_command_prints_before_and_after(run, capsys):
+    assert cli.main(["offsets", str(run), "--rounds", "1", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "round 1: hold-out worst class" in out
+    assert "test, robust worst class:" in out
+    assert (run / "checkpoints/offsets.pt").exists()
+
+
+def test_a_run_without_a_hold_out_or_an_end_is_refused(few_images, tmp_path, monkeypatch):
+    tiny.run(tmp_path / "none", "erm", epochs=1, data__holdout="none")
+    with pytest.raises(InputError, match="not fitted on the test set"):
+        fit_offsets(tmp_path / "none")
+    tiny.run_until(monkeypatch, 2, tmp_path / "stopped", "erm")
+    with pytest.raises(InputError, match="is not finished"):
+        fit_offsets(tmp_path / "stopped")
+
+
+def test_a_model_without_a_last_linear_layer_is_refused():
+    with pytest.raises(InputError, match="does not end in a linear layer"):
+        last_bias(nn.Sequential(nn.Linear(3, 2, bias=False)), 2)
