@@ -119,12 +119,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit status 1 unless the robust worst, average, class_average, tail or a class by its name is at least X (clean.worst: "
         "without attack); may be given several times",
     )
+    parser.add_argument(
+        "--sanity",
+        action="store_true",
+        help="also check for masked gradients: more steps, Square and a large radius, in every class; exit status 1 if a class fails",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast import atomic, data
-    from cfol_fast.evaluation import evaluate, evaluate_radii, radius_curve, requirements
+    from cfol_fast.evaluation import evaluate, evaluate_radii, radius_curve, requirements, sanity
     from cfol_fast.machine import choose_device
     from cfol_fast.progress import Count
 
@@ -153,6 +158,21 @@ def run(args: argparse.Namespace) -> int:
         progress=None if args.quiet else Count("testing"),
         **given,
     )
+    checks = []
+    if args.sanity:
+        pgd = next((one for one in attacks if one["kind"] == "pgd"), None)
+        if pgd is None:
+            raise InputError("--sanity checks what PGD found: it needs --attack pgd")
+        checks = sanity.check_gradients(
+            subject.model,
+            source,
+            attack=pgd,
+            class_names=subject.bundle.classes,
+            batch_size=args.batch_size,
+            device=device,
+            progress=None if args.quiet else Count("checking gradients"),
+        )
+        report.more["sanity"] = [check.to_json() for check in checks]
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
     report.settings |= {"data": subject.root, **subject.normalisation()}
     verdicts = [one.verdict(report) for one in required]
@@ -166,10 +186,17 @@ def run(args: argparse.Namespace) -> int:
         print(report.table())
         if curve:
             print(f"\n{radius_curve.table(report)}")
+        if checks:
+            print(f"\n{sanity.describe(checks, report.clean.record.count)}")
     missed = [one for one in verdicts if not one["met"]]
     for one in missed:
         print(f"cfol-fast: not met: {one['requirement']}: {one['reason']}", file=sys.stderr)
-    return 1 if missed else 0
+    failed = [f"{name} ({check.name})" for check in checks for name in check.failures]
+    if failed:
+        print(
+            f"cfol-fast: gradients may be masked, the figures too high: {', '.join(failed)}", file=sys.stderr
+        )
+    return 1 if missed or failed else 0
 
 
 @dataclass

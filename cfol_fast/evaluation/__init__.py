@@ -7,6 +7,7 @@ from cfol_fast.evaluation.inputs import TensorSource
 from cfol_fast.evaluation.pictures import gallery
 from cfol_fast.evaluation.radius_curve import evaluate_radii
 from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.evaluation.sanity import check_gradients
 
 __all__ = [
     "AutoAttack",
@@ -14,6 +15,7 @@ __all__ = [
     "EnsembleEvaluation",
     "Evaluation",
     "TensorSource",
+    "check_gradients",
     "evaluate",
     "evaluate_ensemble",
     "evaluate_radii",

@@ -66,6 +66,7 @@ def test_a_curve_is_in_table_and_json(
         (["--require", "worst>=0.3", "--attack", "none"], "needs an attack"),
         (["--eps", "0,1/255", "--attack", "none"], "several radii need an attack"),
         (["--eps", "0,1/255", "--attack", "autoattack", "--state", "s"], "--state belongs to one radius"),
+        (["--sanity", "--attack", "fgsm"], "--sanity checks what PGD found"),
         (["--eps", "0,,1"], "--eps must be a number"),
         (["--eps", "1/255,8"], "--eps must be at most 1 for linf"),
     ],
@@ -77,3 +78,33 @@ def test_a_mistake_is_one_line_and_status_two(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_sanity_says_which_class_fails_which_check(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cfol_fast.evaluation import sanity
+
+    found = [sanity.Check("Square", "a", {"Shirt": "why"}), sanity.Check("large radius", "b")]
+    asked = []
+    monkeypatch.setattr(
+        sanity, "check_gradients", lambda *_, **options: asked.append(options["attack"]) or found
+    )
+    out = tmp_path / "e.json"
+    assert evaluate(weights, "--sanity", "--eps", "4/255", "--json", str(out)) == 1
+    assert asked[0]["eps"] == pytest.approx(4 / 255)
+    shown = capsys.readouterr()
+    assert "  Square (a): FAILED\n    Shirt: why\n" in shown.out
+    assert "figures too high: Shirt (Square)" in shown.err
+    written = json.loads(out.read_text())["sanity"]
+    assert [check["passed"] for check in written] == [False, True]
+    found.pop(0)
+    assert evaluate(weights, "--sanity", "--quiet") == 0
+
+
+@pytest.mark.slow
+def test_sanity_runs_for_real(weights: Path, tmp_path: Path) -> None:
+    out = tmp_path / "e.json"
+    assert evaluate(weights, "--sanity", "--eps", "0.1", "--quiet", "--json", str(out)) in (0, 1)
+    names = [check["check"] for check in json.loads(out.read_text())["sanity"]]
+    assert names == ["more steps and restarts", "Square", "large radius"]
