@@ -71,38 +71,51 @@ class Reading:
 
 
 class Progress:
-    """The progress of a training run, which calls `step` after every step; `quiet` shows nothing."""
+    """The progress of a training run, which calls `step` after every step; `quiet` shows nothing.
+
+    Where there is no terminal, a line comes at every epoch, and after `log_seconds` of silence in a long epoch or phase.
+    """
 
     def __init__(
-        self, stream: TextIO | None = None, quiet: bool = False, redraw_seconds: float = 0.5
+        self,
+        stream: TextIO | None = None,
+        quiet: bool = False,
+        redraw_seconds: float = 0.5,
+        log_seconds: float = 60.0,
     ) -> None:
         self.stream = sys.stdout if stream is None else stream
-        self.quiet = quiet
+        self.quiet, self.log_seconds = quiet, log_seconds
         self._line = LiveLine(self.stream, redraw_seconds)
         self._line.live = self._line.live and not quiet
         self._epochs = self._total = self._first = 0
         self._batch = 1
-        self._started = time.monotonic()
+        self._step = 0
+        self._started = self._said = time.monotonic()
+        # The phase beside the steps, and when it began.
+        self._phase: tuple[str, float] = ("", 0.0)
 
     def begin(self, step: int, total: int, epochs: int, batch: int) -> None:
         """The run starts, or continues, at `step` of `total`."""
         self._first, self._total, self._epochs, self._batch = step, total, epochs, batch
-        self._started = time.monotonic()
+        self._step = step
+        self._started = self._said = time.monotonic()
 
     def step(self, step: int, epoch: int, read: Callable[[], Reading]) -> None:
         """`step` steps are done; `read` is called only if the bar is due to be drawn."""
-        if not self._line.due():
+        self._step = step
+        silent = self._silent()
+        if not silent and not self._line.due():
             return
-        reading = read()
         seconds = time.monotonic() - self._started
-        done = step - self._first
-        rate = done * self._batch / seconds if seconds > 0 else 0.0
-        left = seconds / done * (self._total - step) if done else 0.0
+        rate = (step - self._first) * self._batch / seconds if seconds > 0 else 0.0
         share = step / self._total if self._total else 1.0
         head = f"epoch {epoch + 1}/{self._epochs} "
-        text = (
-            f" {share:.0%}  {rate:,.0f} images/s  {clock(left)} left  robust error {reading.robust_error:.1%}"
-        )
+        text = f" {share:.0%}  {rate:,.0f} images/s  {clock(self._left())} left"
+        if silent:
+            self.say(head + text)
+            return
+        reading = read()
+        text += f"  robust error {reading.robust_error:.1%}"
         if reading.worst_class is not None:
             text += f"  worst {reading.worst_class}"
             text += "" if reading.worst_p is None else f" (p {reading.worst_p:.2f})"
@@ -110,16 +123,33 @@ class Progress:
         room = min(20, self._line.width() - len(head) - len(text))
         self._line.draw(head + (bar(share, room) if room >= 4 else "") + text)
 
-    def busy(self, text: str) -> None:
-        """A transient note on the live line (validation, the final test)."""
-        if self._line.due():
-            self._line.draw(text)
+    def busy(self, what: str, done: int, total: int) -> None:
+        """How far a phase beside the steps is, in images (validation, the final test)."""
+        if done == 0 or self._phase[0] != what:
+            self._phase = (what, time.monotonic())
+        silent = self._silent()
+        if silent or self._line.due():
+            left = (time.monotonic() - self._phase[1]) * (total - done) / max(1, done)
+            text = f"{what}: {done:,} of {total:,} images" + (f", {clock(left)} left" if done else "")
+            (self.say if silent else self._line.draw)(text)
+        if done >= total:
+            self._phase = ("", 0.0)
+
+    def _silent(self) -> bool:
+        """Whether a log has been without a line for too long."""
+        return not self._line.live and not self.quiet and time.monotonic() - self._said >= self.log_seconds
+
+    def _left(self) -> float:
+        """Seconds to the end of the run, at the speed so far."""
+        done = self._step - self._first
+        return (time.monotonic() - self._started) / done * (self._total - self._step) if done else 0.0
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if self.quiet:
             return
         self.clear()
+        self._said = time.monotonic()
         show(self.stream, text + "\n")
 
     def row(self, row: Row, epochs: int, classes: list[str], validation: Row | None) -> None:
@@ -136,7 +166,8 @@ class Progress:
             robust = validation["robust"]
             text += f"  {validation['split']}: robust {robust['average']:.1%}"
             text += f", worst {robust['worst_class']} {robust['worst']:.1%}"
-        self.say(f"{text}  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}")
+        text += f"  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}"
+        self.say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
 
     def clear(self) -> None:
         self._line.clear()
@@ -168,7 +199,11 @@ class Count:
                 self._line.draw(f"{self.what} {share} {done:,} of {total:,}, {clock(left)} left")
         elif finished or now - self._logged >= self.log_seconds:
             self._logged = now
-            show(self.stream, f"{self.what}: {done:,} of {total:,}\n")
+            left = (now - self._started) * (total - done) / max(1, done)
+            show(
+                self.stream,
+                f"{self.what}: {done:,} of {total:,}" + ("\n" if finished else f", {clock(left)} left\n"),
+            )
 
 
 def track(

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from cfol_fast import progress as progress_module
 from cfol_fast.progress import Count, Progress, Reading, bar, clock, track
 
 ROW = {
@@ -18,21 +19,90 @@ ROW = {
 }
 
 
+class Clock:
+    """Stands still until it is told to move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch):
+    stopped = Clock()
+    monkeypatch.setattr(progress_module, "time", stopped)
+    return stopped
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-def test_a_plain_line_per_epoch_when_the_output_is_no_terminal():
+def test_a_plain_line_per_epoch_with_the_time_left_when_the_output_is_no_terminal(time):
     out = io.StringIO()
     progress = Progress(out)
-    progress.begin(0, 10, 5, 128)
-    progress.step(1, 0, lambda: 1 / 0)  # must not read from the device
+    progress.begin(2, 10, 5, 128)
+    time.now += 30
+    progress.step(4, 1, lambda: 1 / 0)  # must not read from the device
     progress.row(ROW, 5, ["a", "b", "c"], None)
     assert (
         out.getvalue()
-        == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01\n"
+        == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01  1:30 left\n"
     )
+
+
+def test_after_the_last_epoch_no_time_is_left():
+    out = io.StringIO()
+    progress = Progress(out)
+    progress.begin(0, 10, 5, 128)
+    progress.step(10, 4, lambda: 1 / 0)
+    progress.row(ROW, 5, ["a", "b", "c"], None)
+    assert out.getvalue().endswith("1,234 images/s  1:01\n")
+
+
+def test_in_a_long_epoch_a_log_gets_a_line_a_minute_and_nothing_is_read_from_the_device(time):
+    out = io.StringIO()
+    progress = Progress(out)
+    progress.begin(0, 100, 5, 10)
+    for step in range(1, 10):
+        time.now += 20
+        progress.step(step, 0, lambda: 1 / 0)
+    assert out.getvalue().splitlines() == [
+        "epoch 1/5  3%  0 images/s  32:20 left",
+        "epoch 1/5  6%  0 images/s  31:20 left",
+        "epoch 1/5  9%  0 images/s  30:20 left",
+    ]
+
+
+def test_in_a_long_phase_a_log_gets_a_line_a_minute_with_the_time_left(time):
+    out = io.StringIO()
+    progress = Progress(out)
+    for done in (0, 25, 50, 75, 100):
+        progress.busy("testing", done, 100)
+        time.now += 40
+    assert out.getvalue().splitlines() == [
+        "testing: 50 of 100 images, 1:20 left",
+        "testing: 100 of 100 images, 0:00 left",
+    ]
+
+
+def test_a_phase_on_a_terminal_is_a_live_line(time):
+    out = Terminal()
+    progress = Progress(out, redraw_seconds=0.0)
+    progress.busy("testing", 10, 100)
+    assert out.getvalue().startswith("\rtesting: 10 of 100 images")
+
+
+def test_a_quiet_run_is_silent_in_long_phases_too(time):
+    out = io.StringIO()
+    progress = Progress(out, quiet=True)
+    time.now += 1e6
+    progress.busy("testing", 10, 100)
+    progress.step(1, 0, lambda: 1 / 0)
+    assert out.getvalue() == ""
 
 
 def test_the_validation_stands_in_the_line():
@@ -108,13 +178,14 @@ def test_counted_work_is_a_line_that_goes_when_the_work_is_done():
     assert out.getvalue().endswith("\r" + " " * drawn + "\r")
 
 
-def test_counted_work_in_a_log_file_is_a_line_now_and_then_and_one_at_the_end():
+def test_counted_work_in_a_log_file_is_a_line_now_and_then_and_one_at_the_end(time):
     out = io.StringIO()
     seldom, always = Count("a", out, log_seconds=1e9), Count("b", out, log_seconds=0.0)
     for count in (seldom, always):
-        count(1, 2)
-        count(2, 2)
-    assert out.getvalue() == "a: 2 of 2\nb: 1 of 2\nb: 2 of 2\n"
+        time.now += 5
+        count(1, 3)
+        count(3, 3)
+    assert out.getvalue() == "a: 3 of 3\nb: 1 of 3, 0:20 left\nb: 3 of 3\n"
 
 
 def test_tracking_passes_the_items_on():

@@ -208,7 +208,7 @@ def accuracies(trainer: Trainer, source: Source, attack: attacks.Attack, what: s
 
     def between_batches(done: int, total: int) -> None:
         trainer.leave_if_asked()
-        trainer.progress.busy(f"{what}: {done:,} of {total:,} images")
+        trainer.progress.busy(what, done, total)
 
     report = evaluation.evaluate(
         trainer.model,
