@@ -119,6 +119,16 @@ def computing(precision: str, deterministic: bool = False) -> Iterator[None]:
             os.environ[CUBLAS_WORKSPACE] = workspace
 
 
+@contextlib.contextmanager
+def changing_shapes() -> Iterator[None]:
+    """Keeps cuDNN from trying all of its algorithms for each new shape, where nearly every call has one."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bool) -> list[str]:
     """What changed since the run was saved; refuses a change that nobody asked for, unless it is forced.
 

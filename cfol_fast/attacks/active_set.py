@@ -14,6 +14,7 @@ from torch import Tensor
 from cfol_fast.attacks.attack import Radius
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.pgd import PGD, in_dtype, logits_of
+from cfol_fast.machine import changing_shapes
 
 
 class Outcome(NamedTuple):
@@ -28,7 +29,11 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
     """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed."""
     attack.check(x, y)
     eps, step = attack.radii()
-    with torch.no_grad(), frozen(attack.model, x.device, attack.fast, attack.dtype) as net:
+    with (
+        torch.no_grad(),
+        changing_shapes(),
+        frozen(attack.model, x.device, attack.fast, attack.dtype) as net,
+    ):
         net = in_dtype(net, x.dtype)
         clean = attack.prepare(x)
         target = attack.target(net, clean, y)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.attacks import cudnn
 from cfol_fast.machine import cpu_bfloat16
 
 # Below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for channels_last:
@@ -91,6 +92,8 @@ def convolution(x: Tensor, layer: FrozenConvolution) -> Tensor:
         x = x.to(layer.weight.dtype)
     if _runs_fused(x):
         return _FusedConvolution.apply(x, layer)
+    if cudnn.runs(x, layer):
+        return cudnn.ConvolutionReLU.apply(x, layer)
     y = F.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return F.relu_(y) if layer.relu else y
 

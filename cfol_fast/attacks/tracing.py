@@ -19,6 +19,7 @@ import torch.fx as fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cfol_fast.attacks import folding
 from cfol_fast.attacks.convolution import FrozenConvolution, convolution
 
 Forward = Callable[[nn.Module, Sequence[FrozenConvolution], Tensor], Tensor]
@@ -48,7 +49,36 @@ class Plan:
     modules: tuple[int, ...]
 
     def freeze(self, model: nn.Module, dtype: torch.dtype | None) -> list[FrozenConvolution]:
-        return [frozen_convolution(model, fold, dtype) for fold in self.folds]
+        """The convolutions with the model's current weights, cast to `dtype` after folding."""
+        convolutions: list[nn.Conv2d] = []
+        for fold in self.folds:
+            conv = model.get_submodule(fold.conv)
+            assert isinstance(conv, nn.Conv2d)
+            convolutions.append(conv)
+        weights = [conv.weight.detach() for conv in convolutions]
+        biases = [None if conv.bias is None else conv.bias.detach() for conv in convolutions]
+        before_norm = [place for place, fold in enumerate(self.folds) if fold.norm is not None]
+        norms = [model.get_submodule(str(self.folds[place].norm)) for place in before_norm]
+        folded = folding.fold([convolutions[place] for place in before_norm], norms)
+        for place, (weight, bias) in zip(before_norm, folded, strict=True):
+            weights[place], biases[place] = weight, bias
+        if dtype is not None:
+            weights = folding.cast(weights, dtype)
+            cast = iter(folding.cast([bias for bias in biases if bias is not None], dtype))
+            biases = [None if bias is None else next(cast) for bias in biases]
+        return [
+            FrozenConvolution(
+                weight.contiguous(memory_format=torch.channels_last),
+                bias,
+                conv.stride,
+                tuple(int(p) for p in conv.padding),
+                conv.dilation,
+                conv.groups,
+                fold.relu,
+                fold.own_gradient,
+            )
+            for weight, bias, conv, fold in zip(weights, biases, convolutions, self.folds, strict=True)
+        ]
 
 
 _plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
@@ -244,34 +274,3 @@ def _can_freeze(module: nn.Module | None) -> bool:
 
 def _can_fold(module: nn.Module | None) -> bool:
     return isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)) and module.running_mean is not None
-
-
-def frozen_convolution(model: nn.Module, fold: Fold, dtype: torch.dtype | None) -> FrozenConvolution:
-    """The convolution with the model's current weights, cast to `dtype` after folding."""
-    conv = model.get_submodule(fold.conv)
-    assert isinstance(conv, nn.Conv2d)
-    weight, bias = conv.weight.detach(), None if conv.bias is None else conv.bias.detach()
-    if fold.norm is not None:
-        weight, bias = fold_batchnorm(weight, bias, model.get_submodule(fold.norm))
-    if dtype is not None:
-        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    weight = weight.contiguous(memory_format=torch.channels_last)
-    padding = tuple(int(p) for p in conv.padding)
-    return FrozenConvolution(
-        weight, bias, conv.stride, padding, conv.dilation, conv.groups, fold.relu, fold.own_gradient
-    )
-
-
-def fold_batchnorm(weight: Tensor, bias: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """BatchNorm in eval mode after a convolution: scale * (w x + b - mean) + shift, as a convolution. weight: (O, C, a, b)."""
-    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    if norm.weight is not None:
-        scale = scale * norm.weight.detach()
-    shift = -norm.running_mean if bias is None else bias - norm.running_mean
-    shift = shift * scale
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach()
-    return weight * scale.view(-1, 1, 1, 1), shift

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cfol_fast.attacks import PGD
 from cfol_fast.attacks.active_set import attack_survivors
+from cfol_fast.machine import computing
 from tests.attacks.small_models import EPS, Trained
 
 
@@ -75,3 +76,14 @@ def test_when_all_are_fooled_it_stops(trained: Trained) -> None:
     outcome = attack_survivors(PGD(model, EPS), x, (y + 1) % 10, everyone(y))
     assert bool(outcome.fooled.all())
     assert torch.equal(outcome.predicted, y)
+
+
+def test_cudnn_does_not_try_its_algorithms_for_each_new_shape(trained: Trained) -> None:
+    model, x, y = trained
+    seen: list[bool] = []
+    model.linear.register_forward_hook(lambda *_: seen.append(torch.backends.cudnn.benchmark))
+    with computing("float32"):
+        attack_survivors(PGD(model, EPS, steps=2, seed=1), x, y, everyone(y))
+        assert torch.backends.cudnn.benchmark
+    assert seen
+    assert not any(seen)

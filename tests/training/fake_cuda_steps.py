@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from cfol_fast import machine
+from cfol_fast.attacks import cudnn
 from cfol_fast.methods import METHODS
 from cfol_fast.training.optimizer import DeviceRateSGD
 from tests.training.tiny import new_trainer, use_few_images
@@ -25,7 +26,14 @@ from tests.training.tiny import new_trainer, use_few_images
 CUDA = torch.device("cuda", 0)
 # Those that compute otherwise with --deterministic.
 DETERMINISTIC = [("cvar", True), ("lcvar", True)]
+# The precision of each fused convolution that was asked for.
+FUSED: list[torch.dtype] = []
 LIBRARY = torch.library.Library("aten", "IMPL", "Meta")
+
+
+def convolution_relu(x, weight, bias, stride, padding, dilation, groups):  # type: ignore[no-untyped-def]
+    FUSED.append(x.dtype)
+    return torch.relu(torch.conv2d(x, weight, bias, stride, padding, dilation, groups))
 
 
 def pretend() -> None:
@@ -39,6 +47,9 @@ def pretend() -> None:
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
     # torch has no shape function for it; it returns nothing.
     LIBRARY.impl("_fused_sgd_.tensor_lr", lambda *arguments, **options: None)
+    # Nor for this one, which has no derivative either.
+    LIBRARY.impl("cudnn_convolution_relu", convolution_relu)
+    cudnn.fuses = lambda device, dtype: True
 
 
 def on_cuda(mode: FakeTensorMode, root: Any) -> None:
@@ -112,4 +123,5 @@ if __name__ == "__main__":
             print(method, "deterministic" if deterministic else "", flush=True)
             with machine.computing(sys.argv[1], deterministic):
                 take_steps(method, sys.argv[1], folder)
+    assert set(FUSED) == {getattr(torch, sys.argv[1])}, FUSED
     print("all ran on", CUDA)
