@@ -18,14 +18,15 @@ from cfol_fast.recipes.page import read_table
 from cfol_fast.recipes.recipe import list_recipes
 from cfol_fast.recipes.table import NAME
 from cfol_fast.runs.identity import essential_settings
-from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.json_files import made_from, read_object
 
 Table = dict[str, Any]
 
 
 def read_kept(folder: Path) -> list[Table]:
     """Every kept comparison below `folder` (FOLDER/SCALE/RECIPE.json), in the paper's order."""
-    return in_the_papers_order([read_object(path) for path in sorted(folder.glob("*/*.json"))])
+    with made_from(folder):
+        return in_the_papers_order([read_object(path) for path in sorted(folder.glob("*/*.json"))])
 
 
 def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
@@ -35,6 +36,11 @@ def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
 
 def collect(reproduction: Path, folder: Path) -> list[Path]:
     """Writes what is worth keeping of the recipes carried out in `reproduction` below `folder`, and returns the JSON files."""
+    with made_from(reproduction):
+        return _collect(reproduction, folder)
+
+
+def _collect(reproduction: Path, folder: Path) -> list[Path]:
     tables = in_the_papers_order([read_table(path.parent) for path in sorted(reproduction.glob(f"*/{NAME}"))])
     if not tables:
         raise InputError(

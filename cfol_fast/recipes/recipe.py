@@ -7,6 +7,7 @@ the recipe's, then the block's, then the entry's. `mini` tables are applied last
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import paper
 from cfol_fast.runs import accuracy
+from cfol_fast.runs.json_files import check_shape, shape_of
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import did_you_mean
 
@@ -173,6 +175,9 @@ def _build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
     for key in tree:
         if key not in allowed:
             raise InputError(f"{where}: unknown key {key!r}{did_you_mean(key, allowed)}")
+    hints = typing.get_type_hints(kind)
+    for key, value in tree.items():
+        check_shape(value, shape_of(hints[key]), f"{where}: {key}")
     values = {**tree, **given}
     for name, item in fields.items():
         needed = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
@@ -190,6 +195,9 @@ def _entry(tree: Any, where: str) -> Entry:
 
 
 def _recipe(name: str, source: str, tree: dict[str, Any], where: str) -> Recipe:
+    for key in ("blocks", "entries", "claims", "counts", "figures"):
+        check_shape(tree.get(key, []), [{str: object}], f"{where}: {key}")
+
     def many(key: str, kind: type[T]) -> list[T]:
         return [_build(kind, item, f"{where}, {key} {i + 1}") for i, item in enumerate(tree.get(key, []))]
 

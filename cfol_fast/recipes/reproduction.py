@@ -17,6 +17,7 @@ from cfol_fast.recipes.planning import Plan, plan, unique
 from cfol_fast.recipes.recipe import load_recipe
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.json_files import made_from
 
 
 def default_out(scale: str) -> Path:
@@ -138,8 +139,9 @@ def write(item: Plan, out: Path, command: str) -> Path:
     """Table, figures and page of a recipe whose runs are all there."""
     folder = out / item.recipe.name
     folder.mkdir(parents=True, exist_ok=True)
-    made = table.build(item, out, command)
-    drawn = figures.build(item.recipe.figures, made, out)
+    with made_from(out / "runs"):
+        made = table.build(item, out, command)
+        drawn = figures.build(item.recipe.figures, made, out)
     made["figures"] = [figure.key for figure in drawn]
     atomic.write_json(folder / table.NAME, made)
     atomic.write_text(folder / "table.md", render.markdown(made))

@@ -139,6 +139,10 @@ def _check_contents(state: dict[str, Any], path: Path) -> None:
     position = state.get("position")
     if position is None:
         return
+    if not _is_count(state.get("metrics_size", 0)):
+        raise InputError(
+            f"{path}: the size of the metrics must be a number of bytes, got {state['metrics_size']!r:.50}"
+        )
     best = position.get("best") if isinstance(position, dict) else None
     if not isinstance(best, dict) or not all(_is_count(position.get(key)) for key in ("epoch", "step")):
         raise InputError(f"{path}: its position in the run is not one: {repr(position)[:100]}")

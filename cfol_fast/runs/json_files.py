@@ -5,13 +5,17 @@ Anybody may have edited them, so nesting, the size of numbers and, where a reade
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import stat
+import types
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.user_input import shorten
 
 # Ours nest six levels deep.
@@ -69,6 +73,33 @@ def check_tree(value: Any, where: str) -> None:
             elif isinstance(item, int) and not -LARGEST <= item < LARGEST:
                 raise InputError(f"{where}: a whole number of {item.bit_length()} bits, at most 64 are read")
         level = below
+
+
+@contextlib.contextmanager
+def made_from(place: Path) -> Iterator[None]:
+    """For what is built of files with many parts that belong together: where they do not, the files are at fault, and named."""
+    try:
+        yield
+    except InputError:
+        raise
+    # What Python raises for a part that is missing or of another kind, and torch for one of another shape.
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {one_line(error)[:100]}"
+        raise InputError(
+            f"{place} is not as cfol-fast wrote it ({reason}; CFOL_FAST_TRACEBACK=1 shows where): make it again"
+        ) from error
+
+
+def shape_of(hint: Any) -> Shape:
+    """The shape that a type hint means, for files that become dataclasses."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return tuple(shape_of(one) for one in arguments)
+    if typing.get_origin(hint) is list:
+        return [shape_of(arguments[0])]
+    if typing.get_origin(hint) is dict:
+        return {str: shape_of(arguments[1])}
+    return None if hint is type(None) else hint if hint in _WORDS else object
 
 
 def check_shape(value: Any, shape: Shape, where: str) -> None:

@@ -27,7 +27,7 @@ def main() -> int:
     import cfol_fast  # isort: skip  # before torch: it may have to tell oneDNN what this CPU cannot do
     import torch
 
-    from tests.hostile import reading, writing
+    from tests.hostile import reading, recipes, writing
     from tests.hostile.attempts import Tally, attack
 
     torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def main() -> int:
     until = began + 60 * args.minutes
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         root = Path(name)
-        areas = [(area, READING_ATTEMPTS) for area in reading.AREAS]
+        areas = [(area, READING_ATTEMPTS) for area in [*reading.AREAS, *recipes.AREAS]]
         areas += [(area, WRITING_ATTEMPTS) for area in writing.AREAS]
         if writing.may_mount(root):
             areas.append((writing.FULL_DISK, WRITING_ATTEMPTS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import importlib
 import io
 import json
@@ -28,14 +29,16 @@ from cfol_fast import data, methods
 from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation import autoattack
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys, to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.records import load_run
 from cfol_fast.runs.toml_files import read_toml
+from cfol_fast.training.trainer import Trainer
 from tests.hostile.values import as_text, bad_json, bad_text, damaged, edited
-from tests.training.tiny import few_images
+from tests.training.tiny import few_images, new_trainer, take_steps
 
 OLD_RUN = Path(__file__).parents[1] / "runs" / "data_0_1" / "finished"
 SPEC = {
@@ -283,6 +286,55 @@ def attempt_contents_of_a_checkpoint(folder: Path, draw: st.DataObject) -> None:
         assert model(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
 
 
+@dataclass(frozen=True)
+class Resumable:
+    """A run's folder, the state of its last checkpoint, and a trainer that has read it."""
+
+    trainer: Trainer
+    state: dict[str, Any]
+
+
+def prepare_resumable(folder: Path) -> Resumable:
+    trainer = take_steps(new_trainer(folder / "run"), 1)
+    (folder / "run").mkdir(exist_ok=True)
+    trainer.save()
+    return Resumable(trainer, checkpoints.read(trainer.store.path("last")))
+
+
+def attempt_resuming(subject: Resumable, draw: st.DataObject) -> None:
+    """A checkpoint with a right digest in which somebody changed a value: it is continued from, or a sentence says why not."""
+    trainer = subject.trainer
+    try:
+        checkpoints.write(trainer.store.path("last"), draw.draw(edited(subject.state)))
+    except (OverflowError, UnicodeEncodeError):
+        # torch.save cannot store such a value at all.
+        return
+    try:
+        trainer.restore()
+    except InputError as error:
+        check_sentence(error)
+    finally:
+        trainer.load_state_dict(copy.deepcopy(subject.state))
+
+
+def prepare_autoattack(folder: Path) -> tuple[Path, Any, torch.Tensor, torch.Tensor]:
+    y = torch.arange(24) % 4
+    clean = torch.where(torch.arange(24) % 2 == 0, y, (y + 1) % 4)
+    return folder / "state.json", autoattack._State({"seed": 0}, clean, y).to_json(), clean, y
+
+
+def attempt_autoattack(subject: tuple[Path, Any, torch.Tensor, torch.Tensor], draw: st.DataObject) -> None:
+    """A state of AutoAttack is refused, or is one that an evaluation of these examples could have written."""
+    path, stored, clean, y = subject
+    path.write_bytes(as_text(draw.draw(edited(stored))).encode("utf-8", "surrogatepass"))
+    state = autoattack._State({"seed": 0}, clean, y)
+    with contextlib.suppress(InputError):
+        state.restore(path, y, 8, 4, 4)
+        assert 0 <= state.attack <= 4
+        assert 0 <= state.batch <= 2
+        assert bool(((state.predictions >= 0) & (state.predictions < 4)).all())
+
+
 # ---------------------------------------------------------------- images
 
 
@@ -368,6 +420,8 @@ AREAS = [
     Area("TOML", lambda folder: folder, attempt_toml),
     Area("bytes of a checkpoint", prepare_checkpoints, attempt_bytes_of_a_checkpoint),
     Area("contents of a checkpoint", lambda folder: folder, attempt_contents_of_a_checkpoint),
+    Area("resuming a made-up checkpoint", prepare_resumable, attempt_resuming),
+    Area("states of AutoAttack", prepare_autoattack, attempt_autoattack),
     Area("bytes of an FFCV file", prepare_beton, attempt_beton),
     Area("image folders", lambda folder: folder, attempt_image_folder),
 ]

@@ -6,11 +6,12 @@ import os
 
 import pytest
 
-from tests.hostile import reading, writing
+from tests.hostile import reading, recipes, writing
 from tests.hostile.attempts import Tally, attack
 from tests.hostile.values import as_text, places
 
 ATTEMPTS = {
+    "tables and results": 15,
     "options": 20,
     "JSON of a run": 20,
     "contents of a checkpoint": 20,
@@ -24,7 +25,7 @@ NEEDS_FFCV = "bytes of an FFCV file"
     "area",
     [
         pytest.param(area, id=area.name, marks=[pytest.mark.ffcv] if area.name == NEEDS_FFCV else [])
-        for area in reading.AREAS
+        for area in [*reading.AREAS, *recipes.AREAS]
     ],
 )
 def test_hostile_input_is_answered_with_a_sentence(area, tmp_path):
