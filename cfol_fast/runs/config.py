@@ -137,6 +137,8 @@ class TrainConfig:
     batch_size: int = 128
     # The share of every label that is spread evenly over all classes.
     label_smoothing: float = 0.0
+    # Adversarial weight perturbation: how far each layer is moved, as a share of its norm. 0: not at all; the authors take 0.005.
+    awp: float = 0.0
     # None: as many as it takes to draw as many images as the training part has.
     steps_per_epoch: int | None = None
     seed: int = 0

@@ -40,6 +40,7 @@ NUMBERS: dict[str, Range] = {
     "steps_per_epoch": STEPS,
     "seed": SEED,
     "label_smoothing": Range(0, 0.999, whole=False),
+    "awp": Range(0, 1, whole=False),
     "ensemble": Range(0, 10_000),
 }
 LARGEST_PARAMETER = 1e12

@@ -38,6 +38,7 @@ from cfol_fast.training.initial_weights import start_from
 from cfol_fast.training.optimizer import OPTIMIZERS
 from cfol_fast.training.signals import StopRequest
 
+from cfol_fast.training.weight_perturbation import WeightPerturbation
 # The value of `EpochCounts.first_bad` while every loss was finite.
 NEVER = 2**62
 
@@ -135,6 +136,7 @@ class Trainer:
         self.objective = method.objective(config.params, k)
         self.objective.label_smoothing = config.label_smoothing
         self.policy = method.class_policy(config.params, k, self.epochs, self.device)
+        self.perturbation = WeightPerturbation(self.model, config.awp) if config.awp else None
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.model, config.optimizer, self.device)
         self.counts = EpochCounts(k, self.device)
         self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
@@ -191,9 +193,13 @@ class Trainer:
             x_adv = self._attacked(x, y)
             weighted = self._weighted(x, x_adv, y)
             loss, logits = self.objective(self.forward, weighted)
+            if self.perturbation is not None:
+                self.perturbation.perturb(lambda: self.objective(self.forward, weighted)[0])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
+        if self.perturbation is not None:
+            self.perturbation.restore()
 
         with torch.no_grad():
             wrong = (logits.argmax(dim=1) != y).float()

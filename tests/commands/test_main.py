@@ -16,6 +16,7 @@ import torch
 
 from cfol_fast.commands import main as cli
 from cfol_fast.commands import train as command
+from cfol_fast.methods import METHODS
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
 TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu"]
@@ -75,7 +76,8 @@ def test_the_version_is_told(capsys):
 def test_methods_are_listed_with_their_parameters(capsys):
     status, out, _ = call(capsys, "train", "--list-methods")
     assert status == 0
-    assert "cfol-reweighted" in out
+    rows = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
+    assert rows == list(METHODS)
     assert "gamma=0.5" in out
 
 
