@@ -43,6 +43,8 @@ def check(report: Path, findings: dict[str, Any]) -> int:
     for name, part in PARTS.items():
         print(f"{name} ...", flush=True)
         outcome[name] = _tried(part)
+        if "advice" in outcome[name]:
+            print(outcome[name]["advice"], flush=True)
         atomic.write_json(report, outcome)
     passed = [row["outcome"] == "passed" for row in outcome["tests"] if row["outcome"] != "skipped"]
     outcome |= {"finished": True, "passed": any(passed) and all(passed)}
@@ -168,5 +170,25 @@ def measure(device: str, seconds: float = 3.0, batch: int = 128) -> dict[str, fl
     }
 
 
+def compare_graph() -> dict[str, Any]:
+    """Whether --graph on gives what eager steps give, and whether it pays."""
+    from cfol_fast.commands import graph_check
+
+    return graph_check.in_a_process()
+
+
+def fused_convolutions(device: str = "cuda:0") -> dict[str, bool]:
+    """Whether cuDNN's convolution + bias + ReLU is used in each precision; it is where it gives what three ops give."""
+    import torch
+
+    from cfol_fast.attacks import cudnn
+
+    return {str(dtype): cudnn.fuses(torch.device(device), dtype) for dtype in cudnn.TOLERANCE}
+
+
 # What the report has beside the tests: its name there -> what finds it.
-PARTS: dict[str, Callable[[], Any]] = {"benchmark": lambda: measure("cuda")}
+PARTS: dict[str, Callable[[], Any]] = {
+    "benchmark": lambda: measure("cuda"),
+    "fused_convolutions": fused_convolutions,
+    "graph": compare_graph,
+}

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cfol_fast import data
+from cfol_fast.attacks import cudnn
 from cfol_fast.commands import gpu_check, graph_check
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training import trainer
@@ -75,3 +76,9 @@ def test_a_comparison_that_crashes_is_part_of_the_report(monkeypatch, status, pr
 def test_the_gpu_report_has_the_comparison(monkeypatch):
     monkeypatch.setattr(graph_check, "in_a_process", lambda: {"advice": "yes"})
     assert gpu_check.PARTS["graph"]() == {"advice": "yes"}
+
+
+def test_the_gpu_report_says_what_cudnn_fuses(monkeypatch):
+    monkeypatch.setattr(cudnn, "fuses", lambda device, dtype: dtype == torch.bfloat16)
+    found = gpu_check.PARTS["fused_convolutions"]()
+    assert found == {"torch.float32": False, "torch.bfloat16": True, "torch.float16": False}

@@ -1,0 +1,35 @@
+"""What a step starts on a GPU: some ops are more than one launch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks.dispatches import LAUNCHES, Counted
+from cfol_fast import ClassSampler
+
+
+@pytest.mark.parametrize(("bias", "launches"), [(None, 1), (torch.zeros(4, device="meta"), 2)])
+def test_a_bias_is_a_launch_of_its_own(bias, launches):
+    x, weight = torch.zeros(2, 3, 8, 8, device="meta"), torch.zeros(4, 3, 3, 3, device="meta")
+    with Counted(launches=True) as counted:
+        F.conv2d(x, weight, bias)
+    assert counted.kernels == {"aten.convolution": launches}
+
+
+def test_a_draw_is_three_launches_and_one_dispatch():
+    sampler = ClassSampler(torch.arange(20) % 5)
+    for launches in (True, False):
+        with Counted(launches) as counted:
+            sampler.draw(4)
+        assert counted.kernels["cfol_fast.exp3_draw"] == (3 if launches else 1)
+
+
+def test_the_ops_with_several_launches_are_ops():
+    for name in LAUNCHES:
+        assert hasattr(torch.ops.cfol_fast, name.removeprefix("cfol_fast."))
+
+
+def test_views_and_allocations_start_nothing():
+    with Counted(launches=True) as counted:
+        torch.empty(4).view(2, 2).detach()
+    assert not counted.kernels
