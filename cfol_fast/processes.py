@@ -12,12 +12,17 @@ import sys
 from cfol_fast.errors import InputError
 
 
-def rank_and_size() -> tuple[int, int]:
-    """This process's number and how many there are: of the process group or, before there is one, as torchrun put it. (0, 1): alone."""
+def group_size() -> int:
+    """How many processes torch's process group has; 1 without one."""
     # A process group needs torch; the command line asks before it has loaded that.
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process's number and how many there are, as torchrun says. (0, 1): alone."""
     try:
         return int(os.environ.get("RANK", "0")), max(1, int(os.environ.get("WORLD_SIZE", "1")))
     # Somebody else's variables: torchrun writes numbers.
@@ -27,7 +32,7 @@ def rank_and_size() -> tuple[int, int]:
 
 def refuse_many(what: str) -> None:
     """Stops `what`, which would be done again by each of several processes."""
-    _, size = rank_and_size()
+    size = max(rank_and_size()[1], group_size())
     if size > 1:
         raise InputError(
             f"{what} runs in one process so far, and {size} were started: each would do the same work again; start one, without "

@@ -37,14 +37,14 @@ class TicketLoader:
         self._reader(deque())
 
     def __len__(self) -> int:
-        return -(-self.sampler.size // self.batch_size)
+        return -(-len(self.sampler) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         drawn: deque[list[int]] = deque()
         tickets: deque[Ticket] = deque()
         reader = self._reader(drawn)
         batches: Iterator[Any] | None = None
-        left = self.sampler.size
+        left = len(self.sampler)
         while left or tickets:
             # After the update of the batch before, and always the same number ahead of it.
             while left and len(tickets) <= self.lag:
@@ -97,7 +97,8 @@ def loader(
     """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) where its examples are dicts.
 
     `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn indices and the probabilities
-    that drew them. One pass is as many draws as the data set has examples; the last batch may be smaller. lag: a batch is drawn
+    that drew them. One pass is as many draws as the data set has examples, by all ranks together where the sampler has several;
+    batch_size is that of one rank, and the last batch may be smaller. lag: a batch is drawn
     before the updates of the `lag` batches in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
     workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them. options: further
     arguments of torch's DataLoader, such as collate_fn and pin_memory.

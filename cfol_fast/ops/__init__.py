@@ -5,6 +5,7 @@ from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gat
 from cfol_fast.ops.convolution import input_gradient
 from cfol_fast.ops.exp3 import (
     class_tally_,
+    exp3_add_sums_,
     exp3_distribution,
     exp3_draw,
     exp3_update_,
@@ -30,6 +31,7 @@ __all__ = [
     "augment_parameters",
     "augment_with",
     "class_tally_",
+    "exp3_add_sums_",
     "exp3_distribution",
     "exp3_draw",
     "exp3_update_",

@@ -14,6 +14,9 @@ _update = library.exp3_update.default
 _tally = library.class_tally.default
 # As in csrc/fixed_point.h.
 _LOSS_UNIT = 2.0**-30
+# As in csrc/exp3.h and fixed_point.h.
+_LARGEST_WEIGHT = 64.0
+_SMALLEST_CHANCE = 2.0**-60
 
 
 def exp3_distribution(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,6 +48,18 @@ def exp3_update_(
     the order of the examples.
     """
     call(_update, w, p, y.contiguous(), as_loss(loss), eta, fault)
+
+
+def exp3_add_sums_(w: Tensor, p: Tensor, sums: Tensor, eta: float) -> None:
+    """What `exp3_update_` does, bit for bit, from the classes' sums of losses: (k,) int64 in units of 2^-30, as a tally has them."""
+    if p.shape != w.shape:
+        raise ValueError(f"p must have shape {tuple(w.shape)}, got {tuple(p.shape)}")
+    if w.device.type == "cpu" and bool(((p < _SMALLEST_CHANCE) & (sums != 0)).any()):
+        raise ValueError(f"p must be at least 2^-60 for every class with a loss, got {float(p.min())}")
+    gained = w + eta * (sums.to(torch.float64) * _LOSS_UNIT) / p
+    gained = torch.where(sums != 0, gained, w)
+    largest = gained.max()
+    w.copy_(torch.where(largest > _LARGEST_WEIGHT, gained - largest, gained))
 
 
 def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:

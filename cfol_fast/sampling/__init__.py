@@ -4,12 +4,14 @@ from cfol_fast.sampling.class_sampler import ClassSampler
 from cfol_fast.sampling.example_sampler import ExampleSampler
 from cfol_fast.sampling.fixed import FixedClassSampler, UniformSampler, two_run_distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket
+from cfol_fast.sampling.ranks import Ranks
 
 __all__ = [
     "ClassSampler",
     "ExampleSampler",
     "FixedClassSampler",
     "IndexSampler",
+    "Ranks",
     "Ticket",
     "UniformSampler",
     "two_run_distribution",

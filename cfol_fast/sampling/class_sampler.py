@@ -19,6 +19,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.ranks import Ranks
 
 
 class ClassSampler(IndexSampler):
@@ -28,7 +29,8 @@ class ClassSampler(IndexSampler):
     draw `draws` examples (steps times batch size); or "theory", with the mistake bound `C`. gamma: the share of `base` in p. prior: the q
     of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
     variants UU, EU and EE of the paper's imbalance table are (prior, base). reweight: draw classes uniformly and ask for
-    losses weighted with k * p[y] instead.
+    losses weighted with k * p[y] instead. rank and world_size, or process_group: this process's place among those that train
+    together; each draws its part, and the update sums over all of them.
     """
 
     def __init__(
@@ -45,10 +47,14 @@ class ClassSampler(IndexSampler):
         num_classes: int | None = None,
         C: float | None = None,
         draws: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: Any = None,
     ) -> None:
         self.gamma = checked_gamma(gamma)
         self.classes = classes_of(labels, num_classes, device)
-        super().__init__(self.classes.size, seed, self.classes.offsets.device)
+        ranks = Ranks(rank, world_size, process_group)
+        super().__init__(self.classes.size, seed, self.classes.offsets.device, ranks)
         self.k = self.classes.count
         self.reweight = reweight
         automatic = None if draws is None else self.automatic_eta(draws)
@@ -73,7 +79,7 @@ class ClassSampler(IndexSampler):
         """softmax(w): (k,) float64."""
         return ops.exp3_distribution(self.w, self.base, self.gamma)[1]
 
-    def draw(self, n: int) -> Tensor:
+    def _draw(self, n: int) -> Tensor:
         classes = self.classes
         base, gamma = (self._uniform, 1.0) if self.reweight else (self.base, self.gamma)
         idx, _, self._drawn = ops.exp3_draw(
@@ -85,7 +91,8 @@ class ClassSampler(IndexSampler):
         """w[y] += eta * loss / p[y], summed over the batch. y: (B,) int64; loss: (B,) in [0, 1] or bool.
 
         `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw, or a loader's ticket); by default that of
-        the latest draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased.
+        the latest draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased. Every rank calls it,
+        with the p of the same draw; the numbers of examples may differ.
         """
         if isinstance(p, Ticket):
             p = p.p
@@ -95,19 +102,28 @@ class ClassSampler(IndexSampler):
                 raise ValueError(
                     "update came before any draw: draw(n) a batch first, or pass the p that drew it"
                 )
-        ops.exp3_update_(self.w, p, y, bandit_loss(loss), self.eta, self.fault)
+        self._learn(p, y, bandit_loss(loss), self.eta)
+
+    def _learn(self, p: Tensor, y: Tensor, loss: Tensor, eta: float) -> None:
+        if self.ranks.size == 1:
+            ops.exp3_update_(self.w, p, y, loss, eta, self.fault)
+        else:
+            tally = ops.new_tally(self.k, self.device)
+            ops.class_tally_(tally, y, loss, self.fault)
+            ops.exp3_add_sums_(self.w, p, self.ranks.sum(tally[:, 1].contiguous()), eta)
         self._updates += 1
 
     def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
         """The call of the paper's listing: the argument already contains the step size, and p is the current one."""
-        if y.numel() == 0:
+        if y.numel() == 0 and self.ranks.size == 1:
             return
         p = self._uniform if self.reweight else self.p
         eta_times_loss = eta_times_loss.to(torch.float32)
         # The op counts losses in units of 2^-30, too coarse for numbers like 2e-6: give it x / m and p / m instead.
-        largest = eta_times_loss.abs().max().clamp(2.0**-100, 1.0)
-        ops.exp3_update_(self.w, p / largest, y, eta_times_loss / largest, 1.0, self.fault)
-        self._updates += 1
+        largest = torch.cat([eta_times_loss.abs(), eta_times_loss.new_zeros(1)]).max().clamp(2.0**-100, 1.0)
+        if self.ranks.size > 1:
+            largest = self.ranks.largest(largest)
+        self._learn(p / largest, y, eta_times_loss / largest, 1.0)
 
     def ticket(self) -> Tensor | None:
         return self._drawn

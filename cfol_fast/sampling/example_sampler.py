@@ -12,13 +12,15 @@ from torch import Tensor
 from cfol_fast import ops
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.ranks import Ranks
 
 
 class ExampleSampler(IndexSampler):
     """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
 
     n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws` examples (steps times
-    batch size); or "theory", with the mistake bound `C`. Draw and update cost O(log n) per example on the CPU.
+    batch size); or "theory", with the mistake bound `C`. Draw and update cost O(log n) per example on the CPU. rank and world_size,
+    or process_group: as for `ClassSampler`.
     """
 
     def __init__(
@@ -31,12 +33,16 @@ class ExampleSampler(IndexSampler):
         *,
         C: float | None = None,
         draws: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: Any = None,
     ) -> None:
         self.gamma = checked_gamma(gamma)
-        super().__init__(n, seed, device)
+        super().__init__(n, seed, device, Ranks(rank, world_size, process_group))
         automatic = None if draws is None else self.automatic_eta(draws)
         self.eta = step_size.choose(eta, n, C, automatic)
         self.tree = ops.sum_tree_new(n, device)
+        # The probabilities of the latest draw, of all ranks.
         self._drawn: Tensor | None = None
         # (n,) float64: the probability that each index was last drawn with by an iterator
         self._iterated: Tensor | None = None
@@ -45,10 +51,10 @@ class ExampleSampler(IndexSampler):
         """What "auto" means for a run that will draw so many examples."""
         return step_size.for_examples(draws, self.gamma / self.size)
 
-    def draw(self, n: int) -> Tensor:
+    def _draw(self, n: int) -> Tensor:
         idx, self._drawn = ops.sum_tree_draw(self.tree, self.gamma, self.rng, n)
         if self._iterated is not None:
-            self._iterated[idx] = self._drawn
+            self._iterated[self.ranks.mine(idx)] = self.ranks.mine(self._drawn)
         return idx
 
     def update(self, idx: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
@@ -57,25 +63,34 @@ class ExampleSampler(IndexSampler):
         `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of the latest
         draw or, after iterating as a torch sampler, the one that each index was last drawn with. A loader's ticket carries the
         indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, and does not look at them.
+        Every rank calls it, with the same number of examples.
         """
         if isinstance(p, Ticket):
-            idx, p = p
+            ticket: Ticket = p
+            idx, p = ticket
         if p is None:
             p = self._latest(idx)
-        ops.sum_tree_update_(self.tree, idx, bandit_loss(loss), p, self.eta, self.fault)
+        loss = bandit_loss(loss)
+        if self.ranks.size > 1:
+            # One message: 24 bytes for each example, whose numbers arrive bit for bit.
+            mine = torch.stack([idx, p.view(torch.int64), loss.to(torch.float64).view(torch.int64)])
+            idx, p_bits, loss_bits = torch.cat(self.ranks.gather(mine), dim=1)
+            p, loss = p_bits.view(torch.float64), loss_bits.view(torch.float64).to(torch.float32)
+        ops.sum_tree_update_(self.tree, idx, loss, p, self.eta, self.fault)
         self._updates += 1
 
     def _latest(self, idx: Tensor) -> Tensor:
         if self._iterated is not None:
             return self._iterated[idx]
-        if self._drawn is None:
+        drawn = self.ticket()
+        if drawn is None:
             raise ValueError("update came before any draw: draw(n) a batch first, or pass the p that drew it")
-        if self._drawn.shape != idx.shape:
+        if drawn.shape != idx.shape:
             raise ValueError(
-                f"the latest draw was of {self._drawn.numel()} examples, the update is of {idx.numel()}: "
+                f"the latest draw was of {drawn.numel()} examples, the update is of {idx.numel()}: "
                 "pass the p that drew them"
             )
-        return self._drawn
+        return drawn
 
     def __iter__(self) -> Iterator[int]:
         # A loader collects a batch from several draws and may ask for more before the update: keep the p of each index.
@@ -84,7 +99,7 @@ class ExampleSampler(IndexSampler):
         return super().__iter__()
 
     def ticket(self) -> Tensor | None:
-        return self._drawn
+        return None if self._drawn is None else self.ranks.mine(self._drawn)
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         self.update(idx, loss, ticket)

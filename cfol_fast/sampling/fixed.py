@@ -12,20 +12,30 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, checked_gamma, checked_state
+from cfol_fast.sampling.ranks import Ranks
 
 
 class UniformSampler(IndexSampler):
     """Every example once per epoch, in a new order each time; a batch may hold the end of one epoch and the start of the next.
 
-    n: the number of examples.
+    n: the number of examples. rank and world_size, or process_group: as for `ClassSampler`.
     """
 
-    def __init__(self, n: int, seed: int = 0, device: torch.device | str | None = None) -> None:
-        super().__init__(n, seed, device)
+    def __init__(
+        self,
+        n: int,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(n, seed, device, Ranks(rank, world_size, process_group))
         # How many examples of the current order have been drawn: (1,) int64.
         self._position = torch.zeros(1, dtype=torch.int64, device=self.device)
 
-    def draw(self, n: int) -> Tensor:
+    def _draw(self, n: int) -> Tensor:
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
         drawn = ops.permutation(self.rng, self.size, self._position, n)
@@ -59,7 +69,7 @@ class UniformSampler(IndexSampler):
 class FixedClassSampler(IndexSampler):
     """Classes i.i.d. from one distribution, then an example uniformly within its class.
 
-    labels: as for `ClassSampler`. p: "uniform", "empirical" or k probabilities.
+    labels, rank, world_size, process_group: as for `ClassSampler`. p: "uniform", "empirical" or k probabilities.
     """
 
     def __init__(
@@ -70,9 +80,13 @@ class FixedClassSampler(IndexSampler):
         device: torch.device | str | None = None,
         *,
         num_classes: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: Any = None,
     ) -> None:
         self.classes = classes_of(labels, num_classes, device)
-        super().__init__(self.classes.size, seed, self.classes.offsets.device)
+        ranks = Ranks(rank, world_size, process_group)
+        super().__init__(self.classes.size, seed, self.classes.offsets.device, ranks)
         self._p = distribution(p, self.classes, "p")
         self._w = torch.zeros_like(self._p)
 
@@ -83,7 +97,7 @@ class FixedClassSampler(IndexSampler):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "num_classes": self.classes.count}
 
-    def draw(self, n: int) -> Tensor:
+    def _draw(self, n: int) -> Tensor:
         # With gamma = 1 the bandit draws from its base alone.
         offsets, members = self.classes.offsets, self.classes.members
         return ops.exp3_draw(self._w, self._p, 1.0, offsets, members, self.rng, n)[0]

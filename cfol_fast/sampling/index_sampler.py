@@ -1,12 +1,13 @@
 """What every sampler is: a source of data set indices that may learn from the mistakes made on them.
 
 The trainer draws (`draw`), keeps what the update will need (`ticket`), and after the step reports which examples were
-wrong (`observe`). None of the three reads a value back from the device. A draw is of the whole, global batch and follows
-from the state alone, so ranks of a distributed run that hold the same state draw the same indices and take slices.
+wrong (`observe`). None of the three reads a value back from the device. A draw follows from the state alone, so ranks that
+hold the same state compute the same global draw and take their slots of it (`ranks.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from torch.utils.data import Sampler
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
+from cfol_fast.sampling.ranks import Ranks
 
 
 class Ticket(NamedTuple):
@@ -37,18 +39,29 @@ class IndexSampler(Sampler[int], ABC):
 
     chunk = 32
 
-    def __init__(self, size: int, seed: int, device: torch.device | str | None) -> None:
+    def __init__(self, size: int, seed: int, device: torch.device | str | None, ranks: Ranks) -> None:
         if size < 1:
             raise InputError(f"a sampler needs at least one example, got {size}")
         self.size = size
+        self.ranks = ranks
         self.rng = ops.new_rng(seed, device)
         self.fault = ops.new_fault(device)
         self.device = self.rng.device
         self._updates = 0
+        # How many examples this rank asked for.
+        self._asked = 0
+
+    def draw(self, n: int) -> Tensor:
+        """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its n of a draw of n * w."""
+        ranks = self.ranks
+        ranks.check_told()
+        idx = self._draw(n * ranks.size)
+        self._asked += n
+        return idx if ranks.size == 1 else ranks.mine(idx)
 
     @abstractmethod
-    def draw(self, n: int) -> Tensor:
-        """The next n indices into the data set: (n,) int64 on the sampler's device."""
+    def _draw(self, n: int) -> Tensor:
+        """The next n indices for all ranks together."""
 
     def batches(self, batch_size: int) -> Batches:
         """For `DataLoader(dataset, batch_sampler=sampler.batches(128))`: each batch is one draw, made when the loader asks for it."""
@@ -87,19 +100,36 @@ class IndexSampler(Sampler[int], ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues exactly where the sampler that made `state` was."""
 
+    def fingerprint(self) -> str:
+        """A hash of the state: equal on all ranks, and for any number of them. Reads the state back from the device."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            for part in value if isinstance(value, list) else [value]:
+                said = part.cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
+                digest.update(name.encode() + b"=" + said)
+        return digest.hexdigest()
+
+    def check_ranks(self) -> None:
+        """Fails on every rank, and names them, unless all have the same state; every rank calls it, at each epoch's end say."""
+        digest = hashlib.sha256(f"{self.fingerprint()} {self._asked}".encode()).digest()
+        self.ranks.check_same(digest, f"the state of {type(self).__name__}")
+
     def settings(self) -> dict[str, Any]:
         """What the sampler was made with, for its repr; nothing that is on the device."""
-        return {"n": self.size}
+        ranks = self.ranks
+        place = {} if ranks.size == 1 else {"rank": ranks.rank, "world_size": ranks.size}
+        return {"n": self.size, **place}
 
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self.settings().items())
         return f"{type(self).__name__}({said}, device={str(self.device)!r})"
 
     def __len__(self) -> int:
-        return self.size
+        """The draws of one pass on this rank: all ranks together draw as many as there are examples."""
+        return -(-self.size // self.ranks.size)
 
     def __iter__(self) -> Iterator[int]:
-        remaining = self.size
+        remaining = len(self)
         while remaining:
             pending = self.draw(min(self.chunk, remaining)).tolist()
             updates = self._updates
@@ -119,11 +149,11 @@ class Batches(Sampler[list[int]]):
         self.sampler, self.batch_size = sampler, batch_size
 
     def __len__(self) -> int:
-        return -(-self.sampler.size // self.batch_size)
+        return -(-len(self.sampler) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for first in range(0, self.sampler.size, self.batch_size):
-            yield self.sampler.draw(min(self.batch_size, self.sampler.size - first)).tolist()
+        for first in range(0, len(self.sampler), self.batch_size):
+            yield self.sampler.draw(min(self.batch_size, len(self.sampler) - first)).tolist()
 
 
 def bandit_loss(loss: Tensor) -> Tensor:
