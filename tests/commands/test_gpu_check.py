@@ -37,7 +37,7 @@ def fake(tmp_path, monkeypatch):
     fake = FakePytest(tmp_path / "gpu-report.json")
     monkeypatch.setattr(gpu_check.subprocess, "run", fake)
     monkeypatch.setattr(gpu_check, "test_files", lambda: ["tests/gpu/test_a.py", "tests/gpu/test_b.py"])
-    monkeypatch.setattr(gpu_check, "measure", lambda device: {"speed": 1.0})
+    monkeypatch.setattr(gpu_check, "PARTS", {"benchmark": lambda: {"speed": 1.0}})
     return fake
 
 
@@ -93,10 +93,10 @@ def test_a_failure_is_tried_again_alone_with_launches_that_wait(fake):
 
 
 def test_a_measurement_that_raises_leaves_the_tests_in_the_report(fake, monkeypatch):
-    def broken(device):
+    def broken():
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(gpu_check, "measure", broken)
+    monkeypatch.setattr(gpu_check, "PARTS", {"benchmark": broken})
     fake.ends = {"tests/gpu/test_a.py": (0, GOOD)}
     assert gpu_check.check(fake.report, FINE) == 0
     report = read(fake)
