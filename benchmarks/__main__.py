@@ -27,6 +27,7 @@ QUESTIONS = (
     "pgd_step",
     "input_gradient",
     "cfol_step",
+    "methods",
     "class_bandit",
     "example_bandit",
     "gather",
