@@ -15,7 +15,10 @@ def test_numbers_and_fractions_are_read_exactly(text, number):
     assert parse_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "eight", "1/0", "1/2/3", "8/"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "eight", "1/0", "1/2/3", "8/", "inf", "nan", "1e400", "9" * 400, "1e999999/1e999999"],
+)
 def test_what_is_no_number_is_refused_with_examples(text):
     with pytest.raises(InputError, match="8/255"):
         parse_number(text)
