@@ -16,6 +16,7 @@ from cfol_fast.attacks.convolution import FrozenConvolution, convolution
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.tracing import plan_for
 from tests.attacks.small_models import SmallNet, Trained, awaken
+from tests.training.replaying import Trace
 
 
 def check_same(model: nn.Module, x: Tensor, classes: int = 10) -> None:
@@ -287,3 +288,17 @@ def test_the_input_gradient_of_a_frozen_convolution_is_the_convolutions(
     torch.testing.assert_close(
         torch.autograd.grad(frozen, x, grad)[0], torch.autograd.grad(y, x, grad)[0], atol=1e-4, rtol=1e-4
     )
+
+
+def test_folding_costs_one_op_a_layer_and_a_few_for_all_of_them() -> None:
+    """On a GPU every op is a launch, at every training step."""
+    model = models.create("resnet18@0.125", 10).eval().to(memory_format=torch.channels_last)
+    plan = plan_for(model)
+    assert plan is not None
+    for dtype, casts in ((None, 0), (torch.bfloat16, 2)):
+        with Trace() as trace, torch.no_grad():
+            plan.freeze(model, dtype)
+        views = ("detach", "view", "alias", "empty")
+        kernels = [name for name, _ in trace.ops if not any(view in name for view in views)]
+        assert len(plan.folds) == 20
+        assert len(kernels) <= len(plan.folds) + 6 + casts, kernels
