@@ -66,17 +66,17 @@ class ExampleSampler(IndexSampler):
         Every rank calls it, with the same number of examples.
         """
         if isinstance(p, Ticket):
-            ticket: Ticket = p
-            idx, p = ticket
-        if p is None:
-            p = self._latest(idx)
+            idx, given = p
+        else:
+            given = p
+        chances = self._latest(idx) if given is None else given
         loss = bandit_loss(loss)
         if self.ranks.size > 1:
             # One message: 24 bytes for each example, whose numbers arrive bit for bit.
-            mine = torch.stack([idx, p.view(torch.int64), loss.to(torch.float64).view(torch.int64)])
-            idx, p_bits, loss_bits = torch.cat(self.ranks.gather(mine), dim=1)
-            p, loss = p_bits.view(torch.float64), loss_bits.view(torch.float64).to(torch.float32)
-        ops.sum_tree_update_(self.tree, idx, loss, p, self.eta, self.fault)
+            mine = torch.stack([idx, chances.view(torch.int64), loss.to(torch.float64).view(torch.int64)])
+            idx, chance_bits, loss_bits = torch.cat(self.ranks.gather(mine), dim=1)
+            chances, loss = chance_bits.view(torch.float64), loss_bits.view(torch.float64).to(torch.float32)
+        ops.sum_tree_update_(self.tree, idx, loss, chances, self.eta, self.fault)
         self._updates += 1
 
     def _latest(self, idx: Tensor) -> Tensor:
