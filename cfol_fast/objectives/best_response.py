@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cfol_fast.errors import InputError
 
-# Newton's steps for the root of the KL ball, in float64: 12 leave 1e-7 of a tiny radius, 16 nothing, for up to 1,000 classes.
-NEWTON_STEPS = 16
+# Newton's steps for the root of the KL ball: enough in float64 for up to 1,000 classes, the first for radii from 0.1 on.
+NEWTON_STEPS, NEWTON_STEPS_SMALL = 8, 16
 
 
 def kl_ball(values: Tensor, present: Tensor, radius: float) -> Tensor:
@@ -35,7 +35,7 @@ def kl_ball(values: Tensor, present: Tensor, radius: float) -> Tensor:
     low = -(n * (radius + 1) + 10).clamp(max=600)
     high = torch.full_like(low, 5 - 0.5 * math.log(radius) if radius > 0 else 700.0)
     u = low
-    for _ in range(NEWTON_STEPS):
+    for _ in range(NEWTON_STEPS if radius >= 0.1 else NEWTON_STEPS_SMALL):
         distance = u.exp() + gap
         inverse = mask / distance
         total = inverse.sum()
