@@ -29,18 +29,17 @@ from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.capture import StepGraph, why_no_graph
+from cfol_fast.training.epoch_counts import NEVER, EpochCounts
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.initial_weights import start_from
 from cfol_fast.training.optimizer import OPTIMIZERS
 from cfol_fast.training.signals import StopRequest
-
 from cfol_fast.training.weight_perturbation import WeightPerturbation
-# The value of `EpochCounts.first_bad` while every loss was finite.
-NEVER = 2**62
 
 
 @dataclass
@@ -57,37 +56,6 @@ class Position:
     seconds: float = 0.0
     epoch_seconds: float = 0.0
     best: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-class EpochCounts:
-    """What the steps count on the device: themselves, per class examples and errors, the sum of the losses, the first bad loss."""
-
-    def __init__(self, num_classes: int, device: torch.device) -> None:
-        self.number = torch.zeros((), dtype=torch.int64, device=device)
-        self.tally = ops.new_tally(num_classes, device)
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
-        self.fault = ops.new_fault(device)
-
-    def add(self, y: Tensor, wrong: Tensor, loss: Tensor) -> None:
-        """The next step. y, wrong: (B,); loss: a scalar."""
-        ops.class_tally_(self.tally, y, wrong, self.fault)
-        loss = loss.double()
-        self.loss_sum += loss
-        bad = torch.where(torch.isfinite(loss), NEVER, self.number)
-        self.first_bad.copy_(torch.minimum(self.first_bad, bad))
-        self.number += 1
-
-    def begin_epoch(self) -> None:
-        self.tally.zero_()
-        self.loss_sum.zero_()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tally": self.tally, "loss_sum": self.loss_sum, "first_bad": self.first_bad}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, tensor in self.state_dict().items():
-            tensor.copy_(state[name])
 
 
 class Trainer:
@@ -135,8 +103,8 @@ class Trainer:
         self.attack.trusts_images = True
         self.objective = method.objective(config.params, k)
         self.objective.label_smoothing = config.label_smoothing
-        self.policy = method.class_policy(config.params, k, self.epochs, self.device)
         self.perturbation = WeightPerturbation(self.model, config.awp) if config.awp else None
+        self.policy = method.class_policy(config.params, k, self.epochs, self.device)
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.model, config.optimizer, self.device)
         self.counts = EpochCounts(k, self.device)
         self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
@@ -192,14 +160,14 @@ class Trainer:
         with self._autocast():
             x_adv = self._attacked(x, y)
             weighted = self._weighted(x, x_adv, y)
-            loss, logits = self.objective(self.forward, weighted)
             if self.perturbation is not None:
                 self.perturbation.perturb(lambda: self.objective(self.forward, weighted)[0])
+            loss, logits = self.objective(self.forward, weighted)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimizer.step()
         if self.perturbation is not None:
             self.perturbation.restore()
+        self.optimizer.step()
 
         with torch.no_grad():
             wrong = (logits.argmax(dim=1) != y).float()
@@ -393,16 +361,17 @@ class Trainer:
         state, name, complaint = found
         if complaint is not None:
             self.progress.say(f"{complaint}; using {name} instead")
-        for change in check_same_arithmetic(
-            state["arithmetic"],
-            arithmetic(self.device, self.config.compile, self.config.deterministic),
-            force,
-        ):
-            self.progress.say(
-                f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
-            )
-        self.log.cut(state["metrics_size"])
-        self.load_state_dict(state)
+        with made_from(self.store.path(name)):
+            for change in check_same_arithmetic(
+                state["arithmetic"],
+                arithmetic(self.device, self.config.compile, self.config.deterministic),
+                force,
+            ):
+                self.progress.say(
+                    f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
+                )
+            self.load_state_dict(state)
+            self.log.cut(state["metrics_size"])
         self.progress.say(f"continuing at step {self.position.step}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
