@@ -99,6 +99,14 @@ class Method:
         return self.policy(num_classes, epochs, device, **{name: full[name] for name in self.policy.options})
 
 
+def register(method: Method) -> Method:
+    """Adds a row of one's own, from outside of this package: `methods.register(methods.Method(name=..., ...))`."""
+    if method.name in METHODS:
+        raise InputError(f"there is a method {method.name!r} already: give yours another name")
+    METHODS[method.name] = method
+    return method
+
+
 def get(name: str) -> Method:
     """The row called `name`."""
     if name in METHODS:

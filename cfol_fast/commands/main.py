@@ -20,6 +20,7 @@ from typing import NoReturn
 from cfol_fast import processes
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
+from cfol_fast.plugins import load_plugins
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -160,4 +161,5 @@ def _dispatch(arguments: list[str]) -> int:
         if size > 1 and rank > 0:
             return 2
         processes.refuse_many(f"cfol-fast {args.command}")
+    load_plugins()
     return int(args.run(args) or 0)

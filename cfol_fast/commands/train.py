@@ -40,7 +40,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "NAME",
         "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn, torchvision's; resnet18@0.25 has a quarter of the width (default: the data set's)",
     ),
-    ("--init", "model.init", "CHECKPOINT", "start from these weights: a run, a checkpoint, or another project's weights"),
+    (
+        "--init",
+        "model.init",
+        "CHECKPOINT",
+        "start from these weights: a run, a checkpoint, or another project's weights",
+    ),
     ("--epochs", "epochs", "N", "default: 200 as in the paper, 12 for fashion-mini"),
     ("--batch-size", "batch_size", "N", "default: 128"),
     ("--lr", "optimizer.lr", "RATE", "peak learning rate (default: 0.1; fashion-mini 0.05)"),
@@ -134,7 +139,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export", metavar="FILE", help="when done, write the tested checkpoint's plain weights to FILE"
     )
     parser.add_argument(
-        "--list-methods", action="store_true", help="show every method with its parameters, and exit"
+        "--list-methods",
+        action="store_true",
+        help="show every method with its parameters, the data sets and the models, and exit",
     )
     parser.add_argument(
         "--print-config", action="store_true", help="show the complete configuration, and exit"
@@ -222,6 +229,7 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
 
 def methods_table() -> str:
     """One paragraph per method: name, title, section of the paper, what it does, its parameters."""
+    from cfol_fast import data, models
     from cfol_fast.methods import METHODS
 
     lines = []
@@ -232,4 +240,9 @@ def methods_table() -> str:
             lines.append(
                 f"{'':16} " + ", ".join(f"{name}={value}" for name, value in method.defaults.items())
             )
+    lines += [
+        "",
+        f"data sets: {', '.join(data.names())}",
+        f"models: {', '.join(models.names())}, and torchvision's",
+    ]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
-from cfol_fast.data.registry import DataSpec, load, names, spec
+from cfol_fast.data.registry import DataSpec, load, names, register, spec
 from cfol_fast.data.resident import ResidentSource
 from cfol_fast.data.ticket_loader import TicketLoader, loader
 
@@ -18,6 +18,7 @@ __all__ = [
     "load",
     "loader",
     "names",
+    "register",
     "spec",
     "stratified",
 ]

@@ -2,6 +2,6 @@
 
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.models.zoo import create, names
+from cfol_fast.models.zoo import create, names, register
 
-__all__ = ["ModelSpec", "Normalize", "create", "names"]
+__all__ = ["ModelSpec", "Normalize", "create", "names", "register"]

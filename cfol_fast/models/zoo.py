@@ -23,6 +23,8 @@ from cfol_fast.user_input import nearest
 
 # (num_classes, in_channels, image_size, scale) -> network
 Builder = Callable[[int, int, int, float], nn.Module]
+# A user's own: (num_classes, in_channels, image_size) -> network
+Factory = Callable[[int, int, int], nn.Module]
 
 
 def _widths(scale: float) -> tuple[int, ...]:
@@ -46,6 +48,28 @@ MOST_DEPTH, MOST_WIDTH = 1000, 100
 def names() -> list[str]:
     """The names of our own models. Any `wrn-<depth>-<width>` and torchvision's classification models work as well."""
     return list(OURS)
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Makes a network of one's own known by name: `@models.register("mine")` above a function of (num_classes, in_channels, image_size).
+
+    The network is given normalised images; the width factor of `mine@0.25` is not for it.
+    """
+    if name in OURS or name in ALIASES or not re.fullmatch(r"[\w.-]+", name):
+        raise InputError(
+            f"a model cannot be called {name!r}: the name is taken, or has other signs than letters, digits, - . _"
+        )
+
+    def add(factory: Factory) -> Factory:
+        def build(num_classes: int, in_channels: int, image_size: int, scale: float) -> nn.Module:
+            if scale != 1.0:
+                raise InputError(f"the model {name!r} has no width factor: leave out @{scale:g}")
+            return factory(num_classes, in_channels, image_size)
+
+        OURS[name] = build
+        return factory
+
+    return add
 
 
 def create(

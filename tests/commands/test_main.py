@@ -76,8 +76,11 @@ def test_the_version_is_told(capsys):
 def test_methods_are_listed_with_their_parameters(capsys):
     status, out, _ = call(capsys, "train", "--list-methods")
     assert status == 0
-    rows = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
+    table, others = out.split("\n\n")
+    rows = [line.split()[0] for line in table.splitlines() if not line.startswith(" ")]
     assert rows == list(METHODS)
+    assert "data sets: fashion-mini, " in others
+    assert "models: resnet18, " in others
     assert "gamma=0.5" in out
 
 
