@@ -167,7 +167,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    write_bytes(path, text.encode())
+    # Names that are not UTF-8 are shown with escapes.
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:

@@ -18,7 +18,8 @@ class Stopped(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on one line, for a message that quotes it."""
+    """What an exception says, on one line, for a message that quotes it. A file's contents cannot steer the terminal that shows it."""
+    text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) or type(error).__name__

@@ -83,8 +83,10 @@ def fingerprint_of(listing: Listing, size: int | None, skip_corrupt: bool) -> st
         try:
             status = os.stat(listing.root / path)
             state = f"{status.st_size}\0{status.st_mtime_ns}"
-        except FileNotFoundError:
-            # A link to nothing; whether that is an error is decided when it is to be read.
+        except PermissionError:
+            raise
+        except OSError:
+            # A link to nothing or to itself; whether that is an error is decided when it is to be read.
             state = "missing"
         digest.update(os.fsencode(path) + f"\0{label}\0{state}\n".encode())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ from torch import nn
 
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.models.zoo import create
+from cfol_fast.user_input import shorten
 
 COUNTS = ("num_classes", "image_size", "in_channels")
 # A description that asks for more is not one of a network for images.
@@ -44,16 +45,16 @@ class ModelSpec:
         if not isinstance(stored, Mapping) or set(stored) != names:
             raise InputError(f"its description of the model must have {', '.join(sorted(names))}")
         if not isinstance(stored["name"], str) or len(stored["name"]) > 100:
-            raise InputError(f"its model has no name: {str(stored['name'])[:100]!r}")
+            raise InputError(f"its model has no name: {shorten(stored['name'])}")
         for name in COUNTS:
             if type(stored[name]) is not int or not 1 <= stored[name] <= MOST:
-                raise InputError(f"its {name} must be in 1..{MOST}, got {str(stored[name])[:100]}")
+                raise InputError(f"its {name} must be in 1..{MOST}, got {shorten(stored[name])}")
         for name in ("mean", "std"):
             values = stored[name]
             if not isinstance(values, list | tuple) or not all(
                 isinstance(value, float | int) and math.isfinite(value) for value in values
             ):
-                raise InputError(f"its {name} must be a list of numbers, got {str(values)[:100]}")
+                raise InputError(f"its {name} must be a list of numbers, got {shorten(values)}")
         return cls(**{**stored, "mean": tuple(stored["mean"]), "std": tuple(stored["std"])})
 
     def check_weights(self, weights: Any) -> None:
@@ -74,7 +75,7 @@ class ModelSpec:
         if differing:
             raise InputError(
                 f"its weights are not those of {self.name} with {self.num_classes} classes: "
-                f"{len(differing)} differ, {differing[0][:100]} among them"
+                f"{len(differing)} differ, {shorten(differing[0])} among them"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -80,7 +81,7 @@ def write_report(
     addresses = {}
     for key, figure in drawn.items() if pictures else ():
         picture_files.write(figure, folder / f"{key}.svg")
-        addresses[key] = quote(f"{folder.name}/{key}.svg")
+        addresses[key] = quote(os.fsencode(f"{folder.name}/{key}.svg"))
     atomic.write_text(out, render(parts, title, extra, extra_figures, addresses))
     return out
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -307,3 +308,18 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
     code = f"{sys.executable} -m cfol_fast train --list-methods | head -c 1 > /dev/null"
     process = subprocess.run(code, shell=True, capture_output=True, text=True, check=False, env=os.environ)
     assert "Traceback" not in process.stderr
+
+
+def test_names_that_are_not_utf_8_and_texts_that_steer_a_terminal_are_shown_with_escapes(
+    monkeypatch, capsys, tmp_path
+):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", out)
+    page = tmp_path / os.fsdecode(b"caf\xe9.html")
+    run = Path(__file__).parents[1] / "runs" / "data_0_1" / "finished"
+    assert cli.main(["report", str(run), "--out", str(page)]) == 0
+    out.flush()
+    assert b"caf\\udce9.html" in out.buffer.getvalue()
+    monkeypatch.undo()
+    assert cli.main(["report", "\x1b[2Jnowhere\x07"]) == 2
+    assert "\\x1b[2Jnowhere\\x07: no such run folder" in capsys.readouterr().err

@@ -63,13 +63,14 @@ def test_a_linked_image_counts_where_it_is_linked(root):
     assert folders.list_classes(root, "train").labels.count(0) == 7
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder link", "link to nothing"])
+@pytest.mark.parametrize("kind", ["pipe", "device link", "link to nothing", "link to itself"])
 def test_what_is_not_a_file_is_not_read(root, kind):
     path = root / "train" / "ant" / "9.png"
     if kind == "pipe":
         os.mkfifo(path)
     else:
-        path.symlink_to("/dev/null" if kind == "folder link" else "nowhere.png")
+        targets = {"device link": "/dev/null", "link to nothing": "nowhere.png", "link to itself": "9.png"}
+        path.symlink_to(targets[kind])
     with pytest.raises(InputError, match=r"9\.png"):
         load(root)
     assert "1 of 16 images cannot be decoded" in load(root, skip_corrupt=True).notes[0]

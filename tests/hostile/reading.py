@@ -69,6 +69,7 @@ def command(*arguments: str) -> int:
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     said = err.getvalue()
+    assert all(c.isprintable() or c == "\n" for c in said), f"steers the terminal: {said[-2000:]!r}"
     assert status in (0, 2), f"status {status}: {said[-2000:]}"
     assert status == 0 or (said.strip() and len(said.strip("\n").split("\n")) == 1), (
         f"not one line: {said[-2000:]!r}"
