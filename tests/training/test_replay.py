@@ -53,8 +53,19 @@ def facts(epoch):
 def test_replay_the_recorded_step_equals_eager_steps_bit_for_bit(
     few_images, tmp_path, method, fake_graphs, graph_trainer
 ):
+    compare(tmp_path, fake_graphs, graph_trainer, method)
+
+
+@pytest.mark.parametrize("settings", [{"awp": 0.005}, {"optimizer__name": "adamw"}, {"attack__norm": "l2"}])
+def test_replay_equals_eager_steps_with_other_parts_too(
+    few_images, tmp_path, settings, fake_graphs, graph_trainer
+):
+    compare(tmp_path, fake_graphs, graph_trainer, "cfol", **settings)
+
+
+def compare(tmp_path, fake_graphs, graph_trainer, method, **settings):
     """Across the end of an epoch, and of a shuffle of the 160 training images."""
-    steps, settings = 14, {"optimizer__schedule": "one-cycle", "steps_per_epoch": 7}
+    steps, settings = 14, {"optimizer__schedule": "one-cycle", "steps_per_epoch": 7, **settings}
     eager, graph = new_trainer(tmp_path, method, **settings), graph_trainer(method, **settings)
     for trainer in (eager, graph):
         for _ in trainer.take_steps(steps):
