@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -86,6 +87,9 @@ class OneLineParser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # A name whose bytes are not UTF-8 is shown with escapes, instead of ending the command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
     try:
         return _dispatch(arguments)
