@@ -8,10 +8,12 @@ is found once per model; the weights, which change from one training step to the
 from __future__ import annotations
 
 import operator
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -120,6 +122,7 @@ class _Tracer(fx.Tracer):
     def record(self, model: nn.Module) -> fx.Graph:
         """The graph of `model(x)`; what else the forward pass takes keeps its defaults. Nothing outside of this object is changed."""
         self._attributes: dict[str, fx.Proxy] = {}
+        self._own_gradients = set(_forward_passes(torch.autograd.Function))
         self.root = self._stand_in(model, {}, {})
         self.submodule_paths = {module: name for name, module in self.root.named_modules()}
         self.tensor_attrs = {
@@ -163,6 +166,16 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        # A trace would keep the forward pass of an autograd.Function and lose the gradient that it defines: a straight-through
+        # rounding would leave the attack blind, and the model would look robust.
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_code in self._own_gradients:
+                raise fx.proxy.TraceError("the model defines a gradient of its own")
+            frame = frame.f_back  # type: ignore[assignment]
+        return super().create_node(*args, **kwargs)
+
     def create_arg(self, a: Any) -> Any:
         # A tensor that is made during the forward pass (for example noise) would become a constant of the trace.
         if isinstance(a, Tensor) and not self._belongs_to_the_model(a):
@@ -175,6 +188,16 @@ class _Tracer(fx.Tracer):
             or a in self.tensor_attrs
             or any(a is buffer for buffer in self.root.buffers())
         )
+
+
+def _forward_passes(kind: type[Any]) -> Iterator[CodeType]:
+    """The code of `forward` of every class below `kind`."""
+    below: type[Any]
+    for below in kind.__subclasses__():
+        code = getattr(getattr(below, "forward", None), "__code__", None)
+        if code is not None:
+            yield code
+        yield from _forward_passes(below)
 
 
 def _trace(model: nn.Module, identities: tuple[int, ...]) -> Plan | None:
