@@ -83,14 +83,15 @@ class Disturbance:
         """In a child process, which ends with it."""
         for name in ("replace", "fsync", "link", "mkdir", "truncate", "unlink", "rmdir", "open"):
             setattr(os, name, self.call(getattr(os, name)))
-        atomic._Raw.write = self.write(atomic._Raw.write)  # type: ignore[method-assign]
-
-        class Raw(io.FileIO):
-            def write(raw, data: Any) -> int:
-                return plain(raw, data)
-
         plain = self.write(io.FileIO.write)
-        metrics_log.open = lambda path, mode: io.BufferedWriter(Raw(path, mode))  # type: ignore[attr-defined]
+
+        class File(io.FileIO):
+            def write(file, data: Any) -> int:
+                return plain(file, data)
+
+        # Below what `atomic` makes of it, where the system would answer.
+        atomic._Raw.__bases__ = (File,)
+        metrics_log.open = lambda path, mode: io.BufferedWriter(File(path, mode))  # type: ignore[attr-defined]
 
 
 def in_child(action: Callable[[], None], folder: Path) -> int:
