@@ -88,8 +88,7 @@ def test_a_class_without_gradients_keeps_its_accuracy_at_any_radius(
 
 def test_steps_that_help_the_model_are_found(many: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     without_square(monkeypatch)
-    # Not folded: torch.fx does not see a backward pass that a model defines itself.
-    attack = {"eps": 0.15, "steps": 2, "step": 0.01, "fast": False}
+    attack = {"eps": 0.15, "steps": 2, "step": 0.01}
     # Labels that the model gets wrong, so that there is something to gain.
     found = check_gradients(Misleading(many.model).eval(), many.x, (many.y + 1) % 10, attack=attack)
     assert found[0].failures
