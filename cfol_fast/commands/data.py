@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import SEED, Range
+
+if TYPE_CHECKING:
+    from cfol_fast.data import ImageData
 
 NAME = "data"
 HELP = "write a data set to an FFCV file, for data that does not fit on the device"
@@ -16,10 +20,11 @@ Writes a data set to an FFCV file (.beton), which training reads at full speed w
 
 examples:
   cfol-fast data to-ffcv --dataset cifar10 --data ~/data --out cifar10.beton
-  cfol-fast data to-ffcv --dataset folder --data ~/photos --mode jpg --out photos.beton
-  cfol-fast train cfol --dataset cifar10 --data ~/data --set data.source=ffcv --set data.beton=cifar10.beton
+  cfol-fast data to-ffcv --dataset folder --data ~/photos --mode jpg --split all --out photos
+  cfol-fast train cfol --dataset beton --data photos
 
-Needs the extra [ffcv]. The file is compared with the images before it gets its name.
+Needs the extra [ffcv]. A file is compared with the images before it gets its name. `train --dataset beton` takes normalisation and
+augmentation from the files; radius, network and schedule are the paper's unless given.
 """
 
 
@@ -27,15 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     write = actions.add_parser(
         "to-ffcv",
-        help="write one part of a data set to an FFCV file",
+        help="write a data set, or one part of it, to FFCV files",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     write.add_argument("--dataset", required=True, metavar="NAME", help="fashion-mini, cifar10, ..., folder")
     write.add_argument("--data", metavar="DIR", help="the folder with the data set's files")
-    write.add_argument("--out", required=True, metavar="FILE.beton", help="the file to write")
     write.add_argument(
-        "--split", choices=("train", "test"), default="train", help="the part to write (default: train)"
+        "--out",
+        required=True,
+        metavar="FILE.beton",
+        help="the file to write; with --split all the folder, for train.beton and test.beton",
+    )
+    write.add_argument(
+        "--split",
+        choices=("train", "test", "all"),
+        default="train",
+        help="the part to write (default: train)",
     )
     write.add_argument(
         "--mode",
@@ -63,19 +76,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip-corrupt", action="store_true", help="leave out images that cannot be decoded, and count them"
     )
     write.add_argument("--download", action="store_true", help="fetch the official files first")
-    write.add_argument("--overwrite", action="store_true", help="replace FILE.beton if it exists")
+    write.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
 
 def run(args: argparse.Namespace) -> int:
-    from cfol_fast.data import beton, load
+    from cfol_fast.data import load
 
     out = Path(args.out).expanduser()
-    if out.is_dir():
-        raise InputError(f"--out {out} is a folder: give the name of a file")
-    if out.exists() and not args.overwrite:
-        raise InputError(f"{out} exists: choose another name or add --overwrite")
+    if args.split == "all":
+        if out.exists() and not out.is_dir():
+            raise InputError(f"--out {out} is a file: --split all writes to a folder")
+        # The training part last: where it is, the other one is complete.
+        files = {"test": out / "test.beton", "train": out / "train.beton"}
+    else:
+        if out.is_dir():
+            raise InputError(
+                f"--out {out} is a folder: give the name of a file, or write both parts with --split all"
+            )
+        files = {args.split: out}
+    for file in files.values():
+        if file.exists() and not args.overwrite:
+            raise InputError(f"{file} exists: choose another name or add --overwrite")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent} is not a folder: make it first")
+    if args.dataset == "beton":
+        raise InputError("--dataset beton is made of FFCV files already")
     if args.seed < 0:
         raise InputError(f"--seed must be at least 0, got {args.seed}")
     data = load(
@@ -87,9 +112,31 @@ def run(args: argparse.Namespace) -> int:
         size=args.size,
         skip_corrupt=args.skip_corrupt,
     )
+    # With --split all a folder that was not there, and what is written to it until something fails, does not stay.
+    new = [file for file in files.values() if not file.exists()]
+    new_folder = args.split == "all" and not out.exists()
+    if new_folder:
+        out.mkdir()
+    try:
+        for split, file in files.items():
+            _write(args, data, split, file)
+    except BaseException:
+        for file in new:
+            file.unlink(missing_ok=True)
+        if new_folder:
+            out.rmdir()
+        raise
+    for note in data.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def _write(args: argparse.Namespace, data: ImageData, split: str, out: Path) -> None:
+    from cfol_fast.data import BetonSet, beton
+
     description = {
         "dataset": data.name,
-        "split": args.split,
+        "split": split,
         "size": list(data.size),
         "mean": list(data.mean),
         "std": list(data.std),
@@ -98,12 +145,10 @@ def run(args: argparse.Namespace) -> int:
         "imbalance": args.imbalance,
         "notes": data.notes,
     }
-    images = data.train if args.split == "train" else data.test
+    images = data.train if split == "train" else data.test
+    assert not isinstance(images, BetonSet)
     file = beton.write(out, images, args.mode, args.quality, description, progress=True)
-    for note in data.notes:
-        print(f"note: {note}")
     print(
         f"{out}: {len(file):,} images of {len(images.classes)} classes, {args.mode}, {out.stat().st_size / 2**20:,.1f} MiB; "
         "read back and compared"
     )
-    return 0

@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     images = subject.bundle.test
     if args.limit is not None and args.limit < len(images):
         images = images.subset(data.stratified(images.labels, args.limit))
-    source = data.ResidentSource(images, size=subject.bundle.size, device=device)
+    source = data.source_of(images, size=subject.bundle.size, device=device)
     attacks = _attacks(args, subject)
     required = [requirements.parse(text, subject.bundle.classes, bool(attacks)) for text in args.require]
     curve = args.eps is not None and len(args.eps) > 1

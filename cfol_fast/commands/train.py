@@ -31,7 +31,7 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "--dataset",
         "data.name",
         "NAME",
-        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder (default: fashion-mini)",
+        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder, beton (default: fashion-mini)",
     ),
     ("--data", "data.root", "DIR", "the folder with the data set's files"),
     (

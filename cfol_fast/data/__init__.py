@@ -1,5 +1,6 @@
 """Data: the paper's data sets by name, and the sources that turn indices into batches of pixels."""
 
+from cfol_fast.data.beton_set import BetonSet, source_of
 from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
 from cfol_fast.data.registry import DataSpec, load, names, register, spec
@@ -7,6 +8,7 @@ from cfol_fast.data.resident import ResidentSource
 from cfol_fast.data.ticket_loader import TicketLoader, loader
 
 __all__ = [
+    "BetonSet",
     "DataSpec",
     "FFCVSource",
     "ImageData",
@@ -19,6 +21,7 @@ __all__ = [
     "loader",
     "names",
     "register",
+    "source_of",
     "spec",
     "stratified",
 ]

@@ -53,7 +53,7 @@ class FFCVSource:
         if subset is not None and (int(subset.min()) < 0 or int(subset.max()) >= len(self.file)):
             raise InputError(f"subset must name rows in 0..{len(self.file) - 1} of {self.file.path}")
         self._stored_size = self.file.size
-        self.size = size or self._stored_size or _written_size(self.file.description)
+        self.size = size or self._stored_size or written_size(self.file.description)
         if self.size is None:
             raise InputError(
                 f"{self.file.path} has images of different sizes: the source needs size=(height, width) of the batches"
@@ -187,7 +187,8 @@ class FFCVSource:
             feed.close()
 
 
-def _written_size(description: dict[str, Any]) -> tuple[int, int] | None:
+def written_size(description: dict[str, Any]) -> tuple[int, int] | None:
+    """The size of the batches that this project's writer noted."""
     size = description.get("size")
     if (
         not isinstance(size, list)

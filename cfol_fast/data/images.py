@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -15,6 +16,12 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
+
+if TYPE_CHECKING:
+    from cfol_fast.data.beton_set import BetonSet
+
+# What a data set's parts are: in memory, or in a file.
+Images: TypeAlias = Union["ImageSet", "BetonSet"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +137,8 @@ class ImageData:
     """A data set ready for training: both splits, and what the paper says about using them."""
 
     name: str
-    train: ImageSet
-    test: ImageSet
+    train: Images
+    test: Images
     size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -161,7 +168,7 @@ def check_labels(labels: Tensor, num_classes: int, count: int | None = None) -> 
         )
 
 
-def check_every_class(images: ImageSet, where: str) -> None:
+def check_every_class(images: Images, where: str) -> None:
     """Refuses a split in which a class has no image: it could be neither drawn nor given an accuracy."""
     counts = images.class_counts()
     missing = [images.classes[c] for c in range(len(counts)) if int(counts[c]) == 0]
@@ -217,7 +224,7 @@ def stratified(labels: Tensor, count: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.sort(np.concatenate(chosen)))
 
 
-def imbalance(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
+def imbalance(images: Images, factor: float, seed: int = 0) -> Images:
     """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one 1/factor."""
     if factor < 1:
         raise InputError(f"the imbalance factor must be >= 1 (first class : last class), got {factor}")

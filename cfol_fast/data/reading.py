@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cfol_fast.data.images import ImageSet
+from cfol_fast import ops
+from cfol_fast.data.images import Images
 from cfol_fast.errors import InputError
 
 
@@ -19,12 +20,18 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class TrainAndTest:
-    """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size."""
+    """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size.
 
-    train: ImageSet
-    test: ImageSet | None
+    mean, std, augment: where the data itself says what goes with it.
+    """
+
+    train: Images
+    test: Images | None
     size: tuple[int, int] | None = None
     notes: list[str] = field(default_factory=list)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    augment: ops.Augment | None = None
 
 
 def need_root(root: Path | None, expected: str) -> Path:

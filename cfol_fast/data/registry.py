@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from cfol_fast import ops
-from cfol_fast.data import embedded_images, folders, images, published
-from cfol_fast.data.images import ImageData, ImageSet, check_every_class, holdout
+from cfol_fast.data import beton_set, embedded_images, folders, images, published
+from cfol_fast.data.images import ImageData, Images, check_every_class, holdout
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import did_you_mean
@@ -133,6 +133,15 @@ SPECS: dict[str, DataSpec] = {
             None,
             paper_augment,
         ),
+        DataSpec(
+            beton_set.NAME,
+            "FFCV files: train.beton, and test.beton or val.beton; nothing is kept in memory",
+            beton_set.read,
+            None,
+            None,
+            None,
+            paper_augment,
+        ),
     )
 }
 
@@ -197,11 +206,14 @@ def load(
     # A reader of differently sized images says which size the batches have.
     shape = found.size or train.size
     assert shape is not None
-    mean, std = (row.mean, row.std) if row.mean and row.std else channel_statistics(train)
-    return ImageData(name, train, test, shape, mean, std, row.augment(min(shape)), row.eps, row.model, notes)
+    mean, std = found.mean or row.mean, found.std or row.std
+    if mean is None or std is None:
+        mean, std = channel_statistics(train)
+    augment = found.augment or row.augment(min(shape))
+    return ImageData(name, train, test, shape, mean, std, augment, row.eps, row.model, notes)
 
 
-def channel_statistics(part: ImageSet, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(part: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
     count, total, squares = 0, torch.zeros(part.channels).double(), torch.zeros(part.channels).double()
     for i in range(0, len(part), math.ceil(len(part) / most)):

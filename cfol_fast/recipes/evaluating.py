@@ -113,7 +113,7 @@ def _write(
     }
     if subset:
         images = images.subset(_of_each_class(images.labels, len(bundle.classes), **subset))
-    source = data.ResidentSource(images, size=bundle.size, device=where)
+    source = data.source_of(images, size=bundle.size, device=where)
     params = {key: value for key, value in attack.items() if key not in subset}
     params.setdefault("eps", config.test.eps)
     if params["kind"] == "pgd":

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cfol_fast import data, ops
 from cfol_fast.data.beton import open_beton
+from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
@@ -50,8 +51,8 @@ def load_images(config: TrainConfig) -> RunImages:
     if height != width:
         raise InputError(f"the models take square images, {wanted.name} has {height}x{width}")
 
-    def resident(images: data.ImageSet, augment: ops.Augment | None = None) -> data.ResidentSource:
-        return data.ResidentSource(images, augment=augment, **options)
+    def source_of(images: Images, augment: ops.Augment | None = None) -> TrainingSource:
+        return data.source_of(images, wanted.lag, augment, **options)
 
     options: dict[str, Any] = {
         "size": found.size,
@@ -60,11 +61,11 @@ def load_images(config: TrainConfig) -> RunImages:
         "seed": config.seed,
     }
     training_rows, validation = None, None
-    test = resident(found.test)
+    test = source_of(found.test)
     fraction = holdout_fraction(wanted.holdout)
     if fraction is not None:
         training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed)
-        validation = resident(found.train.subset(held_out))
+        validation = source_of(found.train.subset(held_out))
     elif wanted.holdout == "test":
         validation = test
     images = found.train if training_rows is None else found.train.subset(training_rows)
@@ -82,7 +83,7 @@ def load_images(config: TrainConfig) -> RunImages:
             )
         train = data.FFCVSource(file, wanted.lag, augment=augment, subset=training_rows, **options)
     else:
-        train = resident(images, augment)
+        train = source_of(images, augment)
     return RunImages(
         classes=list(found.classes),
         train=train,

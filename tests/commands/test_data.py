@@ -2,9 +2,11 @@
 
 import pytest
 
+from cfol_fast import data
 from cfol_fast.commands import data as command
 from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
+from cfol_fast.errors import InputError
 from tests.data import published_files as files
 
 pytestmark = pytest.mark.ffcv
@@ -43,6 +45,36 @@ def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
     assert (file.modes == beton.JPG).all()
 
 
+def test_both_parts_go_to_a_folder_that_training_takes(tmp_path, capsys):
+    out = tmp_path / "mini"
+    assert call("--dataset", "fashion-mini", "--split", "all", "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "train.beton: 5,000 images" in printed
+    assert "test.beton: 3,000 images" in printed
+    found, whole = data.load("beton", out), data.load("fashion-mini")
+    assert (len(found.train), len(found.test)) == (5000, 3000)
+    assert (found.mean, found.std, found.augment) == (whole.mean, whole.std, whole.augment)
+    assert call("--dataset", "fashion-mini", "--split", "all", "--out", out) == 2
+    assert "test.beton exists: choose another name or add --overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, there):
+    out, write = tmp_path / "mini", beton.write
+    if there:
+        out.mkdir()
+
+    def fail_at_the_second(path, *arguments, **options):
+        if path.name == "train.beton":
+            raise InputError("the disk is full")
+        return write(path, *arguments, **options)
+
+    monkeypatch.setattr(beton, "write", fail_at_the_second)
+    assert call("--dataset", "fashion-mini", "--split", "all", "--out", out) == 2
+    assert out.exists() == there
+    assert not list(tmp_path.glob("mini/*"))
+
+
 def test_the_imbalance_is_written_too(tmp_path):
     out = tmp_path / "thin.beton"
     assert call("--dataset", "fashion-mini", "--imbalance", "10", "--out", out) == 0
@@ -68,6 +100,7 @@ def test_an_existing_file_is_replaced_only_when_told_to(tmp_path, capsys):
         (("--dataset", "fashion-mini", "--out", "no/such/a.beton"), "is not a folder: make it first"),
         (("--dataset", "mnist", "--out", "a.beton"), "unknown data set 'mnist'"),
         (("--dataset", "cifar10", "--data", ".", "--out", "a.beton"), "cifar-10-batches-py is not there"),
+        (("--dataset", "beton", "--data", ".", "--split", "all", "--out", "a"), "made of FFCV files already"),
         (("--dataset", "fashion-mini", "--mode", "jpg", "--out", "a.beton"), "use raw"),
         (("--dataset", "fashion-mini", "--mode", "png", "--out", "a.beton"), "invalid choice"),
     ],

@@ -1,10 +1,18 @@
 """Runs fed by FFCV: the same weights as from the resident source, and exact resume with batches drawn ahead."""
 
+import json
+from dataclasses import asdict
+
 import pytest
+import torch
 
 from cfol_fast import data
+from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
 from cfol_fast.errors import InputError
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.identity import identity
+from cfol_fast.training.capture import why_no_graph
 from tests.training import tiny
 
 pytestmark = pytest.mark.ffcv
@@ -39,3 +47,64 @@ def test_a_file_of_other_images_is_refused(file, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "load", tiny.few_images(per_class=10))
     with pytest.raises(InputError, match="was not written from the training part of fashion-mini"):
         tiny.run(tmp_path / "run", **ffcv(file, lag=0))
+
+
+@pytest.fixture
+def folder(few_images, tmp_path):
+    """The few images as a data set of FFCV files."""
+    whole, folder = data.load("fashion-mini"), tmp_path / "files"
+    folder.mkdir()
+    described = {"mean": whole.mean, "std": whole.std, "augment": asdict(whole.augment)}
+    for split in ("train", "test"):
+        beton.write(
+            folder / f"{split}.beton", getattr(whole, split), description={**described, "split": split}
+        )
+    return folder
+
+
+def test_a_run_from_files_alone_ends_with_the_weights_of_the_resident_source(folder, tmp_path, monkeypatch):
+    # What belongs to the name of a data set; the rest is in the files.
+    same = {
+        "attack__eps": 0.1,
+        "optimizer__lr": 0.05,
+        "optimizer__schedule": "one-cycle",
+        "attack__step": 0.02,
+        "params__eta": 1e-3,
+    }
+    tiny.run(tmp_path / "resident", **same)
+    # Nothing else may be read, and nothing may be put on the device.
+    monkeypatch.setattr(data, "load", data.registry.load)
+    monkeypatch.setattr(data.beton_set, "ResidentSource", None)
+    files = {"data__name": "beton", "data__root": str(folder), "data__lag": 0}
+    tiny.run(tmp_path / "files-run", **files, **same)
+    (weights, rows, result), (other_weights, other_rows, other) = map(
+        tiny.outcome, (tmp_path / "files-run", tmp_path / "resident")
+    )
+    for name in weights:
+        assert all(torch.equal(weights[name][key], other_weights[name][key]) for key in weights[name])
+    assert rows == other_rows
+    assert result["test"] == other["test"]
+
+
+def test_a_run_from_files_is_tested_again_from_its_files(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "load", data.registry.load)
+    files = {"data__name": "beton", "data__root": str(folder), "attack__eps": 0.1}
+    run = tiny.run(tmp_path / "run", **files)
+    written = tmp_path / "again.json"
+    assert (
+        cli.main(["eval", str(run.folder), "--steps=2", "--device=cpu", f"--json={written}", "--quiet"]) == 0
+    )
+    assert json.loads(written.read_text())["robust"]["per_class"] == run.result["test"]["robust"]["per_class"]
+
+
+def test_steps_from_files_are_not_captured():
+    config = TrainConfig(device="cuda")
+    assert why_no_graph(config) is None
+    config.data.name = "beton"
+    assert why_no_graph(config) == "FFCV's batches come from the host"
+
+
+def test_files_in_another_folder_are_another_run(tmp_path):
+    config = tiny.tiny_config(tmp_path, data__name="beton", data__root="a")
+    other = tiny.tiny_config(tmp_path, data__name="beton", data__root="b")
+    assert identity(config) != identity(other)
