@@ -133,7 +133,9 @@ def _check_records(file: IO[bytes], path: Path) -> None:
 
 def _check_contents(state: dict[str, Any], path: Path) -> None:
     """Refuses what another version wrote, and a position that no run can have: its names become the names of files."""
-    found = state.get("format")
+    if "format" not in state:
+        raise InputError(f"{path} is not a checkpoint of cfol_fast (it says no format)")
+    found = state["format"]
     if type(found) is not int or found != FORMAT:
         raise InputError(f"{path} has the format {found!r}, this version of cfol_fast reads {FORMAT}")
     position = state.get("position")
