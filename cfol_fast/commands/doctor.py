@@ -37,7 +37,6 @@ EXTRAS = {
         "TensorBoard events while training",
         "pip install tensorboard",
     ),
-    "resvg-py": ("resvg_py", "pictures as PNG", "pip install resvg-py"),
 }
 
 

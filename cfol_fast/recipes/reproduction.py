@@ -92,10 +92,15 @@ class Loader:
         self._found: dict[tuple[Any, ...], ImageData] = {}
 
     def __call__(self, config: TrainConfig) -> ImageData:
-        key = (config.data.name, config.data.root)
+        wanted = config.data
+        key = (wanted.name, wanted.root, wanted.size, wanted.skip_corrupt)
         if key not in self._found:
             self._found[key] = load_data(
-                config.data.name, root=config.data.root, download=config.data.download
+                wanted.name,
+                root=wanted.root,
+                download=wanted.download,
+                size=wanted.size,
+                skip_corrupt=wanted.skip_corrupt,
             )
         return self._found[key]
 

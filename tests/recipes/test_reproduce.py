@@ -19,7 +19,9 @@ from cfol_fast import models
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.recipes import list_recipes, load_recipe, plan, reproduce
+from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.recipes.runner import workers
+from cfol_fast.runs.config import TrainConfig
 
 TINY = """\
 title = "Tiny: two methods, two steps an epoch"
@@ -363,3 +365,12 @@ def test_a_parallel_reproduction_that_is_killed_takes_its_workers_with_it(
     assert not left
     # They left as SIGTERM makes them leave: saved.
     assert len(list(tmp_path.glob("out/runs/*/checkpoints/last.pt"))) == 2
+
+
+def test_a_recipe_reads_its_images_as_its_runs_do(images):
+    """One folder asked for in two sizes is two data sets: an attack on images of another size would test another task."""
+    config, load = TrainConfig(), Loader()
+    config.data.name, config.data.root = "folder", str(images)
+    as_they_are = load(config)
+    config.data.size = 8
+    assert (as_they_are.size, load(config).size) == ((12, 12), (8, 8))
