@@ -37,6 +37,8 @@ class WeightPerturbation:
             for weight, gradient in zip(self.weights, gradients, strict=True):
                 if gradient is not None:
                     weight.add_(gradient * (self.gamma * weight.norm() / (gradient.norm() + TINY)))
+            # It holds the weights in bfloat16 as they were: the passes that follow would not see them move.
+            torch.clear_autocast_cache()
             for kept, buffer in zip(self._kept[len(self.weights) :], self.buffers, strict=True):
                 buffer.copy_(kept)
 

@@ -36,6 +36,18 @@ def test_each_layer_moves_by_gamma_times_its_norm_and_the_loss_grows(model):
     assert all(not moved[name].any() for name in moved if name not in ("0.weight", "3.weight"))
 
 
+def test_the_passes_that_follow_see_the_moved_weights_in_bfloat16(model):
+    x, y = torch.rand(16, 6), torch.arange(16) % 3
+
+    def loss():
+        return nn.functional.cross_entropy(model(x).float(), y)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        first = float(loss().detach())
+        WeightPerturbation(model, 0.5).perturb(loss)
+        assert float(loss().detach()) > first + 0.1
+
+
 def test_weights_and_statistics_come_back_to_the_bit(model):
     x = torch.rand(16, 6)
     before = {name: v.clone() for name, v in model.state_dict().items()}
