@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What a system answers that has files without a name and lets nobody name them: AppArmor profiles, FUSE without links.
+NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOENT)
 # What tempfile puts between the file's name and the suffix.
 RANDOM = "?" * 8
 SUFFIX = ".tmp"
@@ -45,7 +47,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
                 name = name or _give_name(file.fileno(), target)
-            os.replace(name, target)
+                # While it is open it is locked, and another writer does not take it for left behind.
+                os.replace(name, target)
         except BaseException:
             if name:
                 with contextlib.suppress(OSError):
@@ -93,8 +96,13 @@ def _new_file(target: Path) -> tuple[int, str | None]:
     with contextlib.suppress(OSError, AttributeError):
         handle = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
         if os.path.exists(f"/proc/self/fd/{handle}"):
+            _lock(handle)
             return handle, None
         os.close(handle)
+    return _named_file(target)
+
+
+def _named_file(target: Path) -> tuple[int, str]:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=SUFFIX)
     _lock(handle)
     # mkstemp makes private files; a result should be as readable as any file that the user writes.
@@ -110,11 +118,32 @@ def _give_name(handle: int, target: Path) -> str:
     try:
         while True:
             name = f".{target.name}.{os.urandom(4).hex()}{SUFFIX}"
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.link(f"/proc/self/fd/{handle}", name, dst_dir_fd=folder)
                 return str(target.parent / name)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return _copy(handle, target)
     finally:
         os.close(folder)
+
+
+def _copy(handle: int, target: Path) -> str:
+    """What stands in the open file, in a file with a name beside the target."""
+    copy, name = _named_file(target)
+    try:
+        with open(handle, "rb", closefd=False) as whole, open(copy, "wb") as file:
+            whole.seek(0)
+            shutil.copyfileobj(whole, file)
+            file.flush()
+            os.fsync(copy)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return name
 
 
 def sweep(target: Path) -> None:

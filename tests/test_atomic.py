@@ -130,10 +130,46 @@ def killed_writer(path, kind):
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="this system has no files without a name")
+def has_unnamed_files(folder):
+    """Overlayfs has them since Linux 6.3 only, NFS never."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR))
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
 def test_a_killed_writer_leaves_nothing(tmp_path):
     killed_writer(tmp_path / "a.beton", "unnamed")
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [] or not has_unnamed_files(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP])
+def test_a_file_that_may_not_be_given_a_name_is_copied(tmp_path, monkeypatch, number):
+    def no_link(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_link)
+    for text in ("first", "second"):
+        atomic.write_text(tmp_path / "a.txt", text)
+        assert (tmp_path / "a.txt").read_text() == text
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_a_whole_file_is_not_swept_before_it_is_in_its_place(tmp_path, monkeypatch, named):
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE")
+    replace = os.replace
+
+    def replace_late(source, target):
+        # Another writer of the same file comes just now.
+        atomic.sweep(tmp_path / "a.txt")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_late)
+    atomic.write_text(tmp_path / "a.txt", "whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_and_nothing_else(tmp_path):
