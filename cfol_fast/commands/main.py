@@ -141,6 +141,9 @@ def _dispatch(arguments: list[str]) -> int:
         prog="cfol-fast", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"cfol-fast {__version__}")
+    for value in [part for word in arguments for part in (word, word.rpartition("=")[2])]:
+        if value.startswith("~") and os.path.expanduser(value) == value:
+            raise InputError(f"{value}: there is no home folder of that name; give the folder's whole path")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module_name, text) in COMMANDS.items():

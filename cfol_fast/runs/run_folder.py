@@ -6,6 +6,7 @@ listed here, and a new run does not begin where anything else is.
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -85,7 +86,8 @@ def check(run: Path, config: TrainConfig, resume: Resume = False, overwrite: boo
 
 def _check_new(run: Path, overwrite: bool) -> Start:
     place = run.resolve()
-    if place in (Path.home().resolve(), Path(place.anchor)):
+    # Path.home() raises where a user has none, as in a container with any user's number.
+    if place in (Path(os.path.expanduser("~")).resolve(), Path(place.anchor)):
         raise InputError(
             f"{place} is no place for a run: name a folder of its own, such as --out {place / 'run'}"
         )

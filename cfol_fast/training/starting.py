@@ -31,7 +31,9 @@ class RunStart:
         trainer.check_folder = self.lock.check
         if self.kind is Start.OVERWRITE:
             return lambda: self._replace_old_run(trainer)
-        if self.kind is Start.CONTINUE and (trainer.folder / run_folder.CONFIG).exists():
+        # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
+        begun = any(not path.name.startswith(".") for path in run_folder.contents(trainer.folder)[0])
+        if self.kind is Start.CONTINUE and begun:
             run_folder.check_same(run_folder.read_config(trainer.folder), self.config, trainer.folder)
             trainer.restore(force)
         else:

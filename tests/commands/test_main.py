@@ -50,6 +50,13 @@ def test_the_help_imports_no_torch():
         assert (done.returncode, done.stderr) == (0, ""), words
 
 
+@pytest.mark.parametrize("words", [["--out", "~nobody-here/run"], ["--set=data.root=~nobody-here"]])
+def test_a_home_folder_that_is_not_there_is_named(capsys, words):
+    status, _, err = call(capsys, "train", "erm", *words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "~nobody-here" in err
+
+
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "cfol_fast", "train", "cfoll"], capture_output=True, text=True, check=False

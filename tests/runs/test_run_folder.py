@@ -1,6 +1,7 @@
 """Which folders a run may begin in, continue in, and overwrite: only its own, and only files with the names of ours."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,13 @@ def test_the_home_folder_and_the_root_are_no_place_for_a_run(tmp_path, monkeypat
     for place in (tmp_path, tmp_path / "link", tmp_path / "a/..", Path("/")):
         with pytest.raises(InputError, match="is no place for a run"):
             run_folder.check(place, TrainConfig(), **how)
+
+
+def test_a_user_without_a_home_folder_may_train(tmp_path, monkeypatch):
+    """A container may run as any number, which no password file knows."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert run_folder.check(tmp_path / "run", TrainConfig()) is Start.NEW
 
 
 def test_a_run_may_be_overwritten_and_a_folder_without_one_is_new(run, tmp_path):

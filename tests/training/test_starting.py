@@ -95,6 +95,18 @@ def test_a_run_of_two_stages_is_overwritten_from_its_first(few_images, tmp_path)
     tiny.assert_same_outcome(tmp_path / "run/stage-1", tmp_path / "new/stage-1")
 
 
+def test_a_stage_that_lost_its_configuration_is_not_started_afresh(few_images, tmp_path):
+    run = tmp_path / "run"
+    tiny.run(run, "two-run", epochs=1)
+    for lost in ("config.json", "result.json"):
+        (run / "stage-1" / lost).unlink()
+    (run / "result.json").unlink()
+    before = files(run)
+    with pytest.raises(InputError, match=r"stage-1 is not a run folder: it has no config\.json"):
+        train(tiny.tiny_config(run, "two-run", epochs=1), resume=True, quiet=True)
+    assert files(run) == before
+
+
 def test_a_refused_run_leaves_no_folder(few_images, tmp_path):
     with pytest.raises(InputError):
         tiny.run(tmp_path / "deep/run", model__name="nonsense")
