@@ -21,7 +21,7 @@ from typing import IO, Any
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What a system answers that has files without a name and lets nobody name them: AppArmor profiles, FUSE without links.
-NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOENT)
+NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT)
 # What tempfile puts between the file's name and the suffix.
 RANDOM = "?" * 8
 SUFFIX = ".tmp"
