@@ -28,7 +28,7 @@ import cfol_fast
 from cfol_fast import data, methods
 from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.evaluation import autoattack
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
@@ -78,7 +78,7 @@ def command(*arguments: str) -> int:
 
 
 def check_sentence(error: InputError) -> None:
-    assert "\n" not in str(error).strip()
+    assert one_line(error) != type(error).__name__
 
 
 # ---------------------------------------------------------------- options
@@ -321,7 +321,12 @@ def attempt_resuming(subject: Resumable, draw: st.DataObject) -> None:
 def prepare_autoattack(folder: Path) -> tuple[Path, Any, torch.Tensor, torch.Tensor]:
     y = torch.arange(24) % 4
     clean = torch.where(torch.arange(24) % 2 == 0, y, (y + 1) % 4)
-    return folder / "state.json", autoattack._State({"seed": 0}, clean, y).to_json(), clean, y
+    state = autoattack._State({"seed": 0}, clean, y)
+    # In the second attack: the first one fooled example 0, this one, in its first batch, example 2.
+    state.predictions[0] = 3
+    state.next_attack(y)
+    state.batch, state.predictions[2] = 1, 1
+    return folder / "state.json", state.to_json(), clean, y
 
 
 def attempt_autoattack(subject: tuple[Path, Any, torch.Tensor, torch.Tensor], draw: st.DataObject) -> None:
@@ -339,18 +344,24 @@ def attempt_autoattack(subject: tuple[Path, Any, torch.Tensor, torch.Tensor], dr
 # ---------------------------------------------------------------- images
 
 
-def prepare_beton(folder: Path) -> tuple[Path, bytes]:
+def prepare_beton(folder: Path) -> tuple[Path, list[bytes]]:
+    """A file of ours, and one without class names, as other programs write them."""
     images = torch.randint(
         0, 256, (12, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
     path = folder / "a.beton"
     beton.write(path, data.ImageSet(images, torch.arange(12) % 3, ["a", "b", "c"]), mode="jpg")
-    return path, path.read_bytes()
+    ours = path.read_bytes()
+    foreign = ours.replace(beton.MARK, bytes(len(beton.MARK)))
+    path.write_bytes(foreign)
+    assert beton.open_beton(path).description["classes"] == ["0", "1", "2"]
+    return path, [ours, foreign]
 
 
-def attempt_beton(subject: tuple[Path, bytes], draw: st.DataObject) -> None:
+def attempt_beton(subject: tuple[Path, list[bytes]], draw: st.DataObject) -> None:
     """Any byte of an FFCV file: refused, or what it says fits into the file."""
-    path, whole = subject
+    path, files = subject
+    whole = draw.draw(st.sampled_from(files))
     # The pages are mostly empty: half of the attempts go to the header, the fields and the samples.
     head = draw.draw(st.booleans())
     content = draw.draw(damaged(whole[:4096])) + whole[4096:] if head else draw.draw(damaged(whole))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import given
 
 from tests.hostile import reading, recipes, writing
 from tests.hostile.attempts import Tally, attack
-from tests.hostile.values import as_text, places
+from tests.hostile.values import as_text, damaged, edited
 
 ATTEMPTS = {
     "tables and results": 15,
@@ -69,6 +70,11 @@ def test_an_attempt_that_does_not_hold_is_counted(tmp_path):
     assert "a traceback" in tally.failures[0]
 
 
-def test_every_place_of_a_tree_is_attacked():
-    assert places({"a": [1, {"b": None}]}) == [(), ("a",), ("a", 0), ("a", 1), ("a", 1, "b")]
-    assert as_text([float("inf")]) == "[Infinity]"
+@given(edited({"a": [1, {"b": None}], "c": "text"}))
+def test_an_edited_tree_is_another_and_can_be_written(tree):
+    assert isinstance(as_text(tree), str)
+
+
+@given(damaged(bytes(range(256)) * 3))
+def test_damaged_bytes_are_never_the_whole_ones(content):
+    assert content != bytes(range(256)) * 3

@@ -50,29 +50,50 @@ bad_json = st.one_of(
 )
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value of a JSON tree, the tree itself included."""
-    found = [path]
-    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, item in pairs:
-        found += places(item, (*path, key))
-    return found
+def place(draw: st.DrawFn, tree: Any) -> list[Any]:
+    """The path of a value of a JSON tree, found from the top, so that a long list draws no more attempts than a short text."""
+    path: list[Any] = []
+    while isinstance(tree, dict | list) and tree and (not path or draw(st.integers(0, 3))):
+        path.append(
+            draw(st.sampled_from(list(tree)) if isinstance(tree, dict) else st.integers(0, len(tree) - 1))
+        )
+        tree = tree[path[-1]]
+    return path
+
+
+def near(draw: st.DrawFn, value: Any, tree: Any) -> Any:
+    """A value that could stand there but does not belong: a little more, one item less, another value of the file."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + draw(st.sampled_from([-2, -1, 1, 2, 10]))
+    if isinstance(value, float):
+        return value + draw(st.sampled_from([-1.0, -0.25, 0.25, 1.0]))
+    if isinstance(value, list) and value:
+        return value[:-1] if draw(st.booleans()) else [*value, value[0]]
+    if isinstance(value, dict) and value:
+        return dict(list(value.items())[1:])
+    other = tree
+    for key in place(draw, tree):
+        other = other[key]
+    return other
 
 
 @st.composite
 def edited(draw: st.DrawFn, tree: Any) -> Any:
-    """The tree with one value replaced by another, or taken away."""
-    path = draw(st.sampled_from(places(tree)))
-    if not path:
+    """The tree with one value replaced by another, near or far, or taken away; now and then all of it."""
+    path = place(draw, tree)
+    if not path or draw(st.integers(0, 30)) == 0:
         return draw(bad_json)
     changed = copy.deepcopy(tree)
     owner = changed
     for key in path[:-1]:
         owner = owner[key]
-    if draw(st.booleans()) and draw(st.booleans()):
+    how = draw(st.sampled_from(["far", "far", "near", "gone"]))
+    if how == "gone":
         del owner[path[-1]]
     else:
-        owner[path[-1]] = draw(bad_json)
+        owner[path[-1]] = draw(bad_json) if how == "far" else near(draw, owner[path[-1]], tree)
     return changed
 
 
