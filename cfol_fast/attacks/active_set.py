@@ -6,6 +6,7 @@ device, so this is for evaluation and not for the training loop.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,9 @@ from cfol_fast.attacks.attack import Radius
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.pgd import PGD, in_dtype, logits_of
 from cfol_fast.machine import changing_shapes
+
+# The sizes of the active set on a GPU, as shares of the batch.
+SHARES = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 
 
 class Outcome(NamedTuple):
@@ -41,8 +45,11 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
         predicted, fooled = y.clone(), ~alive
 
         def record(rows: Tensor, adv: Tensor, logits: Tensor) -> Tensor:
-            """Keeps the iterates that fool the model; returns the positions of the examples that are left."""
-            guess = logits.argmax(1)
+            """Keeps the iterates that fool the model; returns the positions of the examples that are left.
+
+            adv and logits may have more rows, which are there for the shape alone.
+            """
+            guess = logits[: len(rows)].argmax(1)
             wrong = guess != y[rows]
             new = wrong.nonzero().squeeze(1)
             if len(new):
@@ -54,19 +61,34 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
             # Noise is drawn for the whole batch, so that an example's start does not depend on which others are fooled.
             start = attack.start(clean, eps)
             rows = (~fooled).nonzero().squeeze(1)
-            adv, images = _take(start, rows), _take(clean, rows)
+            padded = _padded(rows, len(x))
+            adv, images = _take(start, padded), _take(clean, padded)
             for _ in range(attack.steps):
                 if not len(rows):
                     break
-                logits, grad = attack.gradient(net, adv, target[rows])
+                logits, grad = attack.gradient(net, adv, target[padded])
                 left = record(rows, adv, logits)
                 if len(left) < len(rows):
-                    rows, adv, images, grad = rows[left], *(_take(t, left) for t in (adv, images, grad))
-                attack.ascend_(adv, images, grad, _each(eps, rows), _each(step, rows))
+                    kept, rows = _padded(left, len(x)), rows[left]
+                    padded, adv, images, grad = padded[kept], *(_take(t, kept) for t in (adv, images, grad))
+                attack.ascend_(adv, images, grad, _each(eps, padded), _each(step, padded))
             if len(rows):
                 left = record(rows, adv, logits_of(net, adv).float())
                 result[rows[left]] = _take(adv, left)
     return Outcome(result.to(x.dtype), fooled, predicted)
+
+
+def _padded(rows: Tensor, batch: int) -> Tensor:
+    """The rows, on a GPU followed by copies of the first one up to one of a few sizes: cuDNN prepares itself for every new shape."""
+    if not len(rows) or not _pays(rows.device):
+        return rows
+    size = min(size for share in SHARES if (size := math.ceil(share * batch)) >= len(rows))
+    return torch.cat((rows, rows[:1].expand(size - len(rows))))
+
+
+def _pays(device: torch.device) -> bool:
+    """On the CPU a new shape costs nothing, and every row its time."""
+    return device.type == "cuda"
 
 
 def _take(t: Tensor, rows: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ calls it, since whether it is faster than cuDNN has not been measured on a GPU.
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import torch
@@ -76,14 +78,19 @@ class FrozenConvolution:
         fits = all(pad < size for pad, size in zip(self.padding, self.weight.shape[2:], strict=True))
         return plain and fits and self.weight.shape[1] <= FEW_CHANNELS
 
+    def output_shape(self, x: Tensor) -> tuple[int, ...]:
+        return len(x), len(self.weight), *self._output_size(x)
+
     def output_pixels(self, x: Tensor) -> int:
-        height, width = (
+        return math.prod(self._output_size(x))
+
+    def _output_size(self, x: Tensor) -> tuple[int, ...]:
+        return tuple(
             (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
             for size, pad, dilation, kernel, stride in zip(
                 x.shape[2:], self.padding, self.dilation, self.weight.shape[2:], self.stride, strict=True
             )
         )
-        return height * width
 
 
 def convolution(x: Tensor, layer: FrozenConvolution) -> Tensor:
@@ -96,6 +103,20 @@ def convolution(x: Tensor, layer: FrozenConvolution) -> Tensor:
         return cudnn.ConvolutionReLU.apply(x, layer)
     y = F.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
     return F.relu_(y) if layer.relu else y
+
+
+def convolution_add_relu(
+    x: Tensor, layer: FrozenConvolution, other: Tensor, first: bool, in_place: bool
+) -> Tensor:
+    """The end of a residual block: the convolution's result and another one, added, with ReLU.
+
+    first: the convolution comes first in the sum; in_place: the sum takes the place of what comes first.
+    """
+    if x.dtype == layer.weight.dtype and cudnn.adds(x, layer, other):
+        return cudnn.ConvolutionAddReLU.apply(x, layer, other)
+    y = convolution(x, layer)
+    one, two = (y, other) if first else (other, y)
+    return torch.relu_(operator.iadd(one, two) if in_place else one + two)
 
 
 def _runs_fused(x: Tensor) -> bool:

@@ -80,6 +80,5 @@ def frozen(
         if plan is None:
             yield model
             return
-        with torch.no_grad():
-            layers = plan.freeze(model, lower)
-        yield partial(plan.forward, model, layers)
+        with plan.frozen(model, lower) as layers:
+            yield partial(plan.forward, model, layers)

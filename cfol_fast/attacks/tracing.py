@@ -7,11 +7,12 @@ is found once per model; the weights, which change from one training step to the
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -21,8 +22,8 @@ import torch.fx as fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cfol_fast.attacks import folding
-from cfol_fast.attacks.convolution import FrozenConvolution, convolution
+from cfol_fast.attacks.convolution import FrozenConvolution, convolution, convolution_add_relu
+from cfol_fast.attacks.folding import StaticWeights
 
 Forward = Callable[[nn.Module, Sequence[FrozenConvolution], Tensor], Tensor]
 _RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
@@ -50,37 +51,43 @@ class Plan:
     folds: tuple[Fold, ...]
     modules: tuple[int, ...]
 
-    def freeze(self, model: nn.Module, dtype: torch.dtype | None) -> list[FrozenConvolution]:
-        """The convolutions with the model's current weights, cast to `dtype` after folding."""
+    _spare: dict[Hashable, list[StaticWeights]] = field(default_factory=dict, compare=False, repr=False)
+
+    @contextlib.contextmanager
+    def frozen(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[FrozenConvolution]]:
+        """The convolutions with the model's current weights, cast to `dtype` after folding, for the time of the block.
+
+        Their memory is used again by the next block. Blocks that are open at the same time, in two threads, have memory of their own.
+        """
         convolutions: list[nn.Conv2d] = []
         for fold in self.folds:
             conv = model.get_submodule(fold.conv)
             assert isinstance(conv, nn.Conv2d)
             convolutions.append(conv)
-        weights = [conv.weight.detach() for conv in convolutions]
-        biases = [None if conv.bias is None else conv.bias.detach() for conv in convolutions]
-        before_norm = [place for place, fold in enumerate(self.folds) if fold.norm is not None]
-        norms = [model.get_submodule(str(self.folds[place].norm)) for place in before_norm]
-        folded = folding.fold([convolutions[place] for place in before_norm], norms)
-        for place, (weight, bias) in zip(before_norm, folded, strict=True):
-            weights[place], biases[place] = weight, bias
-        if dtype is not None:
-            weights = folding.cast(weights, dtype)
-            cast = iter(folding.cast([bias for bias in biases if bias is not None], dtype))
-            biases = [None if bias is None else next(cast) for bias in biases]
-        return [
-            FrozenConvolution(
-                weight.contiguous(memory_format=torch.channels_last),
-                bias,
-                conv.stride,
-                tuple(int(p) for p in conv.padding),
-                conv.dilation,
-                conv.groups,
-                fold.relu,
-                fold.own_gradient,
-            )
-            for weight, bias, conv, fold in zip(weights, biases, convolutions, self.folds, strict=True)
-        ]
+        norms = [None if fold.norm is None else model.get_submodule(fold.norm) for fold in self.folds]
+        spare = self._spare.setdefault(StaticWeights.key(convolutions, norms, dtype), [])
+        try:
+            static = spare.pop()
+        except IndexError:
+            static = StaticWeights(convolutions, norms, dtype)
+        try:
+            with torch.no_grad():
+                made = static.fill(convolutions, norms)
+            yield [
+                FrozenConvolution(
+                    weight,
+                    bias,
+                    conv.stride,
+                    tuple(int(p) for p in conv.padding),
+                    conv.dilation,
+                    conv.groups,
+                    fold.relu,
+                    fold.own_gradient,
+                )
+                for (weight, bias), conv, fold in zip(made, convolutions, self.folds, strict=True)
+            ]
+        finally:
+            spare.append(static)
 
 
 _plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
@@ -251,6 +258,21 @@ def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
             graph.erase_node(node)
         found.append((call, str(conv.target), None if norm is None else str(norm.target), relu is not None))
 
+    for place, (call, conv_name, norm_name, has_relu) in enumerate(found):
+        add = None if has_relu else _sum_right_after(call)
+        relu = None if add is None else _only_user(add)
+        if add is None or relu is None or not _is_relu(relu, module(relu)):
+            continue
+        first, second = add.args
+        other, in_place = second if first is call else first, add.target is operator.iadd
+        with graph.inserting_before(add):
+            arguments = (*call.args, other, first is call, in_place)
+            merged = graph.call_function(convolution_add_relu, arguments)
+        relu.replace_all_uses_with(merged)
+        for node in (relu, add, call):
+            graph.erase_node(node)
+        found[place] = merged, conv_name, norm_name, False
+
     for relu in list(graph.nodes):
         if _is_relu(relu, module(relu)) and _is_fresh(relu.args[0], module(relu.args[0])):
             with graph.inserting_before(relu):
@@ -259,9 +281,24 @@ def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
 
     def feeds_a_convolution(node: fx.Node) -> bool:
         user = _only_user(node)
-        return user is not None and user.target is convolution
+        calls = (convolution, convolution_add_relu)
+        # What is added has the gradient of the sum, which others use too.
+        return user is not None and user.target in calls and node not in user.args[1:]
 
     return [Fold(conv, norm, relu, feeds_a_convolution(call)) for call, conv, norm, relu in found]
+
+
+def _sum_right_after(call: fx.Node) -> fx.Node | None:
+    """The addition of a convolution's result and another one, if it comes next and is all that uses the result."""
+    add = _only_user(call)
+    if add is None or add is not call.next or add.target not in (operator.add, operator.iadd, torch.add):
+        return None
+    if add.kwargs or len(add.args) != 2 or not all(isinstance(part, fx.Node) for part in add.args):
+        return None
+    first, second = add.args
+    # Nobody else may see that the first one was changed.
+    fresh = isinstance(first, fx.Node) and first.target is convolution and len(first.users) == 1
+    return add if first is not second and (fresh or add.target is not operator.iadd) else None
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

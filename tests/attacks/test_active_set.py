@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
-from cfol_fast.attacks import PGD
+from cfol_fast.attacks import PGD, active_set
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.machine import computing
 from tests.attacks.small_models import EPS, Trained
@@ -87,3 +88,47 @@ def test_cudnn_does_not_try_its_algorithms_for_each_new_shape(trained: Trained) 
         assert torch.backends.cudnn.benchmark
     assert seen
     assert not any(seen)
+
+
+@pytest.mark.parametrize("alive", [1, 3])
+def test_on_a_gpu_the_rows_are_filled_up_to_a_few_sizes_and_nothing_else_changes(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, alive: int
+) -> None:
+    model, x, y = trained
+    eps = torch.linspace(0.5 * EPS, 2 * EPS, len(y))
+    marked = torch.arange(len(y)) % alive == 0
+    outcomes, sizes = [], []
+    model.linear.register_forward_hook(lambda module, inputs, output: sizes[-1].append(len(output)))
+    for filled in (False, True):
+        sizes.append([])
+        monkeypatch.setattr(active_set, "_pays", lambda device, filled=filled: filled)
+        attack = PGD(model, eps, steps=20, seed=1, restarts=2)
+        outcomes.append(attack_survivors(attack, x, y, marked))
+    plain, padded = outcomes
+    assert torch.equal(padded.fooled, plain.fooled)
+    assert torch.equal(padded.predicted, plain.predicted)
+    assert ((padded.x_adv - plain.x_adv).abs() < 1e-6).float().mean() > 0.999
+    assert len(sizes[0]) == len(sizes[1])
+    assert len(set(sizes[1])) <= len(active_set.SHARES) == 8
+    assert len(set(sizes[1])) < len(set(sizes[0]))
+
+
+def test_a_batch_is_filled_with_its_first_row_to_the_next_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_set, "_pays", lambda device: True)
+    filled = {
+        count: active_set._padded(torch.arange(5, 5 + count), 64) for count in (0, 1, 3, 16, 17, 49, 64)
+    }
+    assert {count: len(rows) for count, rows in filled.items()} == {
+        0: 0,
+        1: 2,
+        3: 4,
+        16: 16,
+        17: 24,
+        49: 64,
+        64: 64,
+    }
+    assert filled[3].tolist() == [5, 6, 7, 5]
+
+
+def test_on_the_cpu_no_row_is_added() -> None:
+    assert len(active_set._padded(torch.arange(3), 64)) == 3

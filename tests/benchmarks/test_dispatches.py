@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.dispatches import LAUNCHES, Counted
-from cfol_fast import ClassSampler
+from benchmarks.dispatches import LAUNCHES, Counted, dispatched
+from cfol_fast import ClassSampler, models
+from cfol_fast.attacks.frozen import frozen
 
 
 @pytest.mark.parametrize(("bias", "launches"), [(None, 1), (torch.zeros(4, device="meta"), 2)])
@@ -33,3 +34,19 @@ def test_views_and_allocations_start_nothing():
     with Counted(launches=True) as counted:
         torch.empty(4).view(2, 2).detach()
     assert not counted.kernels
+
+
+def test_a_fused_convolution_is_one_launch_and_unfused_one_up_to_four():
+    """ResNet-18: 20 convolutions; 9 with a ReLU, 8 with a sum and a ReLU, 3 before a sum that another one takes."""
+    model = models.create("resnet18@0.125", 10).eval().to("meta")
+    x = torch.zeros(2, 3, 32, 32, device="meta")
+
+    def forward():
+        with torch.no_grad(), frozen(model, x.device) as net:
+            net(x)
+
+    fused, plain = (dispatched(forward, launches=True, fused=fused) for fused in (True, False))
+    assert fused["aten.cudnn_convolution_relu"] == 9
+    assert fused["aten.cudnn_convolution_add_relu"] == 8
+    assert fused["aten.convolution"] == 3 * 2
+    assert sum(plain.values()) - sum(fused.values()) == 9 * 2 + 8 * 3

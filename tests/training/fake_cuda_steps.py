@@ -36,6 +36,10 @@ def convolution_relu(x, weight, bias, stride, padding, dilation, groups):  # typ
     return torch.relu(torch.conv2d(x, weight, bias, stride, padding, dilation, groups))
 
 
+def convolution_add_relu(x, weight, z, alpha, bias, *rest):  # type: ignore[no-untyped-def]
+    return torch.relu(torch.conv2d(x, weight, bias, *rest) + alpha * z)
+
+
 def pretend() -> None:
     """A machine with GPUs, as far as Python asks."""
     torch._C._ensureCUDADeviceGuardSet()
@@ -47,8 +51,9 @@ def pretend() -> None:
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
     # torch has no shape function for it; it returns nothing.
     LIBRARY.impl("_fused_sgd_.tensor_lr", lambda *arguments, **options: None)
-    # Nor for this one, which has no derivative either.
+    # Nor for these, which have no derivative either.
     LIBRARY.impl("cudnn_convolution_relu", convolution_relu)
+    LIBRARY.impl("cudnn_convolution_add_relu", convolution_add_relu)
     cudnn.fuses = lambda device, dtype: True
 
 
