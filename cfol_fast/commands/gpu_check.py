@@ -178,7 +178,7 @@ def compare_graph() -> dict[str, Any]:
 
 
 def fused_convolutions(device: str = "cuda:0") -> dict[str, bool]:
-    """Whether cuDNN's convolution + bias + ReLU is used in each precision; it is where it gives what three ops give."""
+    """Whether cuDNN's convolution + bias (+ sum) + ReLU is used in each precision: where it gives what ops one by one give."""
     import torch
 
     from cfol_fast.attacks import cudnn
