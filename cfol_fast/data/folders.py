@@ -16,7 +16,8 @@ from cfol_fast.errors import InputError, one_line
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
-# Stanford publishes no digest. This is the one that unrelated public projects recorded of Stanford's file (docs/reliability.md).
+# Stanford publishes none. This one stands in the Git LFS pointer of a public copy, and unrelated projects recorded the same:
+# https://huggingface.co/datasets/cnak47/cv-datasets/commit/6931f66584bf3a507711a644f6803fa5f419faf1
 TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 
