@@ -81,6 +81,10 @@ def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
             state = torch.load(file, map_location=device, weights_only=True)
     except (DamagedCheckpoint, FileNotFoundError, PermissionError):
         raise
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"there is too little memory on {device} for {path}: {one_line(error)[:200]}"
+        ) from None
     # Torch raises all kinds of exceptions for bytes that it did not write.
     except Exception as error:
         reason = one_line(error)[:200]
@@ -167,6 +171,7 @@ class CheckpointStore:
 
     def __init__(self, run: Path) -> None:
         self.folder = run / FOLDER
+        self.last_is_damaged = False
 
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.pt"
@@ -176,9 +181,10 @@ class CheckpointStore:
         self.folder.mkdir(exist_ok=True)
         fresh, last = self.path("next"), self.path(LAST)
         write(fresh, state)
-        if last.exists():
+        if last.exists() and not self.last_is_damaged:
             os.replace(last, self.path(PREVIOUS))
         os.replace(fresh, last)
+        self.last_is_damaged = False
         atomic.sync_folder(self.folder)
         return last
 
@@ -200,6 +206,7 @@ class CheckpointStore:
                 return read(self.path(name), device), name, problem
             except DamagedCheckpoint as error:
                 problem = str(error)
+                self.last_is_damaged = True
         if problem is not None:
             raise InputError(
                 f"{problem}, and there is no whole checkpoint before it; --overwrite starts afresh"

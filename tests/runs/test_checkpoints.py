@@ -102,6 +102,43 @@ def test_the_directory_bit_of_a_file_of_version_0_1_is_found(tmp_path):
             checkpoints.read(path)
 
 
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one_before_it(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    for value in (1, 2):
+        store.save_last(contents(value=value))
+    store.path("last").write_bytes(b"damaged")
+    assert store.newest()[0]["value"] == 1
+
+    replace = os.replace
+
+    def killed(source, target):
+        if Path(target) == store.path("last"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.save_last(contents(value=3))
+    monkeypatch.undo()
+    assert CheckpointStore(tmp_path).newest()[0]["value"] == 1
+    store.save_last(contents(value=3))
+    store.save_last(contents(value=4))
+    assert [checkpoints.read(store.path(name))["value"] for name in ("last", "previous")] == [4, 3]
+
+
+def test_too_little_memory_on_the_device_is_no_damage(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save_last(contents())
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "load", full)
+    with pytest.raises(InputError, match="memory") as caught:
+        store.newest()
+    assert "--overwrite" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_is_not_a_file_is_not_opened(tmp_path, kind):
     store = CheckpointStore(tmp_path)
