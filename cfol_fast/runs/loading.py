@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = 
     path = checkpoint_path(run_or_checkpoint)
     try:
         state = checkpoints.read(path, device)
-    except checkpoints.DamagedCheckpoint:
+    except checkpoints.DamagedCheckpoint as error:
         before = path.with_name(f"{checkpoints.PREVIOUS}.pt")
         if path.name != f"{checkpoints.LAST}.pt" or not before.exists():
             raise
         state = checkpoints.read(before, device)
+        warnings.warn(f"{error}; using {before} instead", stacklevel=2)
     if "spec" not in state or "model" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
     try:

@@ -13,6 +13,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints
 from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint
+from cfol_fast.runs.loading import read_checkpoint
 
 OLD = Path(__file__).with_name("data_0_1") / "finished" / "checkpoints" / "last.pt"
 SPEC = {
@@ -124,6 +125,14 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one_before_it(t
     store.save_last(contents(value=3))
     store.save_last(contents(value=4))
     assert [checkpoints.read(store.path(name))["value"] for name in ("last", "previous")] == [4, 3]
+
+
+def test_a_reader_says_that_it_uses_the_previous_checkpoint(tmp_path):
+    for name in ("last", "previous"):
+        model_file(tmp_path / f"{name}.pt", epoch=7)
+    (tmp_path / "last.pt").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match=r"last\.pt is damaged.*; using .*previous\.pt instead"):
+        assert read_checkpoint(tmp_path / "last.pt")["epoch"] == 7
 
 
 def test_too_little_memory_on_the_device_is_no_damage(tmp_path, monkeypatch):
