@@ -33,7 +33,9 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
     """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed."""
     attack.check(x, y)
     eps, step = attack.radii()
+    # Tensors made under inference_mode cannot carry gradients, so it is switched off here.
     with (
+        torch.inference_mode(False),
         torch.no_grad(),
         changing_shapes(),
         frozen(attack.model, x.device, attack.fast, attack.dtype) as net,

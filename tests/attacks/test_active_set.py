@@ -132,3 +132,11 @@ def test_a_batch_is_filled_with_its_first_row_to_the_next_size(monkeypatch: pyte
 
 def test_on_the_cpu_no_row_is_added() -> None:
     assert len(active_set._padded(torch.arange(3), 64)) == 3
+
+
+def test_inference_mode_changes_nothing(trained: Trained) -> None:
+    model, x, y = trained
+    expected = attack_survivors(PGD(model, EPS, steps=2, seed=1), x, y, everyone(y))
+    with torch.inference_mode():
+        found = attack_survivors(PGD(model, EPS, steps=2, seed=1), x.clone(), y.clone(), everyone(y))
+    assert torch.equal(found.x_adv, expected.x_adv)
