@@ -281,7 +281,7 @@ METHODS: dict[str, Method] = {
             draw=_reweighted,
             minimise=_mean,
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
-            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; it does not depend on the length of a run",
+            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; data sets that are not the paper's take eta=auto",
             datasets={"fashion-mini": {"eta": 8e-5}},
         ),
         Method(

@@ -262,7 +262,7 @@ def _attack_of(value: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 # What an attack is called with and its result does not depend on, or only by chance.
-_INCIDENTAL = ("seed", "state", "batch_size")
+_NOT_COMPARED = ("seed", "state", "batch_size")
 
 
 def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -272,7 +272,7 @@ def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     mine, theirs = one.get("of"), other.get("of")
     if isinstance(mine, list) and isinstance(theirs, list):
         return len(mine) == len(theirs) and all(map(same_attack, mine, theirs))
-    shared = (one.keys() & other.keys()) - {*_INCIDENTAL, "of"}
+    shared = (one.keys() & other.keys()) - {*_NOT_COMPARED, "of"}
 
     def rounded(value: Any) -> Any:
         return float(f"{value:.9g}") if isinstance(value, float) else value

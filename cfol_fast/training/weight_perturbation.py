@@ -1,6 +1,7 @@
 """Adversarial weight perturbation (Wu et al., NeurIPS 2020): the step's gradient is taken at weights that were moved against the model.
 
-Each layer moves by `gamma` times its own norm, along the gradient of the step's loss. One more pass forwards and backwards a step.
+Each layer moves by `gamma` times its own norm, along the gradient of the step's loss. One more pass forwards and backwards per step.
+What the sampler, the class errors and the policies are told comes from the moved weights: other figures would cost one pass more.
 """
 
 from __future__ import annotations
