@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from tests.hostile import reading, recipes, writing
 from tests.hostile.attempts import Tally, attack
@@ -66,11 +66,13 @@ def test_an_attempt_that_does_not_hold_is_counted(tmp_path):
     assert "a traceback" in tally.failures[0]
 
 
+@settings(derandomize=True, deadline=None)
 @given(edited({"a": [1, {"b": None}], "c": "text"}))
 def test_an_edited_tree_is_another_and_can_be_written(tree):
     assert isinstance(as_text(tree), str)
 
 
+@settings(derandomize=True, deadline=None)
 @given(damaged(bytes(range(256)) * 3))
 def test_damaged_bytes_are_never_the_whole_ones(content):
     assert content != bytes(range(256)) * 3
