@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from cfol_fast import models
 from cfol_fast.data.registry import IMAGENET
 from cfol_fast.errors import InputError
+from cfol_fast.runs.checkpoints import check_own_digest
 
 NORMALISATIONS = ("imagenet", "dataset", "none")
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema")
@@ -37,6 +38,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no checkpoint {path}")
+    check_own_digest(path)
     content = _load(path)
     for name in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):

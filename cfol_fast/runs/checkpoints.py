@@ -97,6 +97,15 @@ def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     return state
 
 
+def check_own_digest(path: Path) -> None:
+    """Refuses a file that ends with a digest of ours which does not fit; files of others have none."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - COMMENT_SIZE))
+        if file.read().startswith(COMMENT % b""):
+            _check_seal(file, path)
+
+
 def _check_seal(file: IO[bytes], path: Path) -> bool:
     """False for a file of version 0.1, which ends where torch ended it, without a digest."""
     size = file.seek(0, os.SEEK_END)
