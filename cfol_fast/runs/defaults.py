@@ -133,4 +133,6 @@ def _check(config: TrainConfig) -> None:
             "0.2 (the test set would leak into training)"
         )
     if "radius" in policy.factors and config.attack.kind == "none":
-        raise InputError(f"{config.method} scales the attack's radius, got attack.kind=none: take pgd or trades")
+        raise InputError(
+            f"{config.method} scales the attack's radius, got attack.kind=none: take pgd or trades"
+        )

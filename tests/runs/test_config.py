@@ -182,7 +182,10 @@ def test_the_hold_out_is_labelled(text, label):
         ("epochs=0", "epochs must be at least 1, got 0"),
         ("attack.eps=-0.1", "attack.eps must be at least 0"),
         ("optimizer.lr=0", "optimizer.lr must be above 0, got 0"),
-        ("optimizer.schedule=sawtooth", "optimizer.schedule must be one of steps, one-cycle, cosine, constant"),
+        (
+            "optimizer.schedule=sawtooth",
+            "optimizer.schedule must be one of steps, one-cycle, cosine, constant",
+        ),
         ("attack.kind=pdg", "attack.kind must be one of"),
         ("precision=float16", "precision must be one of"),
         ("alpha=0.5", "cfol has no parameter 'alpha'"),
