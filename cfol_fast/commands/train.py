@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import THREADS
@@ -160,7 +160,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--resume and --overwrite contradict each other")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    config = complete(read_config(args))
+    try:
+        config = complete(read_config(args))
+    except InputError as error:
+        raise InputError(name_option(str(error), vars(args))) from None
     if args.print_config:
         from cfol_fast.runs.config import to_dict
 
@@ -182,6 +185,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"weights: {export(result.folder, args.export)}")
     print(f"run: {result.folder}")
     return 0
+
+
+def name_option(message: str, options: dict[str, Any]) -> str:
+    """A complaint about a field begins with the option that set it, where there is one."""
+    for option, key, _, _ in FIELDS:
+        if options[key] is not None and message.startswith(f"{key} "):
+            return f"{option}: {message}"
+    return message
 
 
 def read_config(args: argparse.Namespace) -> TrainConfig:

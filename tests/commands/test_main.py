@@ -116,7 +116,7 @@ BAD = [
     (["train", "cfoll"], "did you mean 'cfol'"),
     (["train", "cfol", "--dataset", "cifar11"], "did you mean 'cifar10'"),
     (["train", "cfol", "--set", "atack.eps=1"], "did you mean 'attack.eps'"),
-    (["train", "cfol", "--eps", "eight"], "attack.eps takes a number"),
+    (["train", "cfol", "--eps", "eight"], "--eps: attack.eps takes a number"),
     (["train", "cfol", "--epochs", "0"], "epochs must be at least 1, got 0"),
     (["train", "cfol", "--resume", "--overwrite"], "contradict"),
     (["train", "--resume", "--out", "nowhere"], "nowhere is not a run folder"),
@@ -136,7 +136,10 @@ BAD = [
     (["train", "cvar", "--set", "alpha=x"], "alpha must be in (0, 1], got 'x'"),
     (["train", "trades", "--set", "beta=-1"], "beta must be at least 0, got -1"),
     (["train", "erm", "--seed", "-1"], "seed must be at least 0"),
-    (["train", "erm", "--eps", "inf"], "attack.eps takes a number such as 0.1, 1e-4 or 8/255, got 'inf'"),
+    (
+        ["train", "erm", "--eps", "inf"],
+        "--eps: attack.eps takes a number such as 0.1, 1e-4 or 8/255, got 'inf'",
+    ),
     (["train", "erm", "--set", "attack.kind=n-fgsm", "--set", "attack.norm=l2"], "N-FGSM"),
     (["train", "erm", "--imbalance", "0.5"], "imbalance"),
     (["train", "erm", "--config", "broken.toml"], "broken.toml is not TOML"),
@@ -173,6 +176,18 @@ def test_bad_input_is_one_clear_line_and_status_2(capsys, tmp_path, monkeypatch,
     assert message in err
     assert len(err.splitlines()) == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e99", "-1"])
+@pytest.mark.parametrize(
+    "option",
+    ["--epochs", "--batch-size", "--lr", "--eps", "--imbalance", "--seed", "--ensemble", "--threads"],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_the_name_of_its_option(capsys, option, value):
+    status, _, err = call(capsys, "train", "cfol", f"{option}={value}", "--print-config")
+    assert status == 2
+    assert option in err
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("mistake", [ValueError, TypeError, KeyError, RuntimeError, io.UnsupportedOperation])
