@@ -14,7 +14,7 @@ from pathlib import Path
 
 # Nothing here needs more; whatever a file makes the program ask for beyond it fails.
 MEMORY = 24 << 30
-READING_ATTEMPTS, WRITING_ATTEMPTS = 200, 6
+READING_ATTEMPTS, WRITING_ATTEMPTS = 100, 6
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
                 folder.mkdir()
                 with reading.few_embedded_images():
                     failed = len(tally.failures)
-                    attack(area, folder, attempts, args.seed + number, tally, until)
+                    attack(area, folder, attempts, args.seed + number, tally)
                 print(
                     f"{area.name}: {tally.tried} tried, {len(tally.failures)} failed",
                     file=sys.stderr,

@@ -51,9 +51,7 @@ class Tally:
         return self.tried - len(self.failures)
 
 
-def attack(
-    area: Area, folder: Path, attempts: int, seed: int, tally: Tally, until: float = float("inf")
-) -> None:
+def attack(area: Area, folder: Path, attempts: int, seed: int, tally: Tally) -> None:
     """Makes up to `attempts` attempts; a failure ends the round, since what is left behind may not be as it was."""
     began = time.monotonic()
     subject = area.prepare(folder)
@@ -69,16 +67,14 @@ def attack(
     )
     @given(draw=st.data())
     def round_of_attempts(draw: st.DataObject) -> None:
-        if time.monotonic() > until:
-            return
         tally.tried += 1
         with ended_after(LONGEST):
             area.attempt(subject, draw)
 
     try:
         round_of_attempts()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         tally.failures.append(f"{area.name}, seed {seed}:\n{traceback.format_exc()}")
     tally.seconds += time.monotonic() - began

@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from cfol_fast.commands.main import is_input_error
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import load_recipe, plan
 from cfol_fast.recipes.collection import collect, read_kept
@@ -64,13 +65,16 @@ def attempt_table(subject: Reproduction, draw: st.DataObject) -> None:
         if action == "page":
             command("report", str(table.parent), "--out", str(subject.out / "page.html"))
             return
-        # A figure that is not there is a sentence too.
-        with contextlib.suppress(InputError, FileNotFoundError):
+        try:
             if action == "table" and path != table:
                 write(subject.item, subject.out, "cfol-fast reproduce")
             else:
                 collect(subject.out, subject.out / "kept")
                 read_kept(subject.out / "kept")
+        except Exception as error:
+            # Also what the system says of a figure that is not there, or of a name that is too long.
+            if not is_input_error(error):
+                raise
     finally:
         path.write_bytes(whole)
         table.write_text(json.dumps(subject.table))
