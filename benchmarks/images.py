@@ -64,7 +64,7 @@ def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str 
     """FFCV's own loader: raw images from the page cache; with `augment`, its own flip and crop, and floats in [0, 1]."""
     with using_ffcv():
         from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
-        from ffcv.loader import Loader, OrderOption
+        from ffcv.loader import OrderOption
         from ffcv.transforms import (
             Convert,
             RandomHorizontalFlip,
@@ -86,13 +86,10 @@ def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str 
             pipeline += [Scaled()]
         else:
             pipeline += [ToTensor()]
-        from ffcv.loader import loader as implementation
+        from cfol_fast.data.ffcv_feed import ReadOnlyLoader
 
-        from cfol_fast.data.ffcv_feed import ReadOnlyFile
-
-        # Two FFCV loaders in one process damage numba's tables when it ends; our source has the same reader without that.
-        implementation.OSCacheManager = ReadOnlyFile
-        return Loader(
+        # Two FFCV loaders in one process damage numba's tables when it ends; this one has the same reader without that.
+        return ReadOnlyLoader(
             str(path),
             batch_size=batch,
             num_workers=workers,
