@@ -15,6 +15,8 @@ from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.training import TrainConfig, train
 
+pytestmark = pytest.mark.slow
+
 TINY = ["train", "cfol", "--epochs=1", "--model=demo-cnn@0.25", "--set=steps_per_epoch=1"]
 COMMANDS = [TINY, ["demo"], ["reproduce", "--list"], ["eval", "runs/none"]]
 

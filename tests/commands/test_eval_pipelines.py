@@ -11,6 +11,8 @@ import torch
 from cfol_fast import models
 from cfol_fast.commands import main as cli
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:

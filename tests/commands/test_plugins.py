@@ -12,6 +12,8 @@ import pytest
 from cfol_fast import data, methods, models
 from cfol_fast.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = """\
 import dataclasses
 from torch import nn

@@ -16,6 +16,8 @@ from cfol_fast.evaluation.sanity import Check, binomial_tail, check_gradients, d
 from tests.attacks import small_models
 from tests.attacks.small_models import EPS, Trained
 
+pytestmark = pytest.mark.slow
+
 PGD = {"eps": EPS, "steps": 4}
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -9,6 +9,8 @@ from tests.hostile import reading, recipes, writing
 from tests.hostile.attempts import Tally, attack
 from tests.hostile.values import as_text, damaged, edited
 
+pytestmark = pytest.mark.slow
+
 ATTEMPTS = {
     "tables and results": 15,
     "options": 20,

@@ -14,6 +14,8 @@ from cfol_fast.recipes.runner import carry_out
 from cfol_fast.runs import checkpoints
 from cfol_fast.runs.run_folder import read_config
 
+pytestmark = pytest.mark.slow
+
 UNFINISHED = Path(__file__).parents[1] / "runs" / "data_0_1" / "unfinished"
 
 

@@ -16,6 +16,8 @@ from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.runs.defaults import complete
 from tests.recipes.fake_runs import write_run
 
+pytestmark = pytest.mark.slow
+
 
 def names(made: Plan, entry: str, block: str = "cifar10") -> list[str]:
     cell = made.cell(block, entry)

@@ -16,6 +16,8 @@ from cfol_fast.sampling import ClassSampler, Ranks
 from tests.sampling import on_ranks
 from tests.sampling.on_ranks import GLOBAL_BATCH, LABELS, SAMPLERS, losses
 
+pytestmark = pytest.mark.slow
+
 Found = list[dict[str, Any]]
 every = pytest.mark.parametrize("name", SAMPLERS)
 
