@@ -8,13 +8,14 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu mutants hostile lint format build bench bench-setup clean system-packages
+.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
 	@echo "make check     ruff, the imports and the fast tests: under a minute; no nvcc, FFCV or browser needed"
 	@echo "make test      everything that can be checked on this machine"
 	@echo "make test-random  the same in random order: no test may need another before it"
+	@echo "make integrations  the tests with Lightning, Hugging Face, timm, torchattacks, wandb and others, in .venv-integrations"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
 	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
@@ -101,14 +102,29 @@ format: $(STAMP)/dev
 test-gpu: $(STAMP)/build $(STAMP)/dev
 	$(BIN)/cfol-fast doctor --gpu
 
-# The peers live in an environment of their own, which sees the packages of .venv: torch is not installed twice.
+# Other people's packages live in environments of their own, which see the packages of .venv: torch is not installed twice.
+# $(call environment,DIR,FOLDER): DIR with what FOLDER's two lists of requirements name.
+define environment
+	$(PYTHON) -m venv $(1)
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $(2)/requirements.txt
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(2)/requirements-no-deps.txt
+endef
+
+INTEGRATIONS := .venv-integrations
+$(INTEGRATIONS)/.stamp: $(STAMP)/dev tests/integrations/requirements.txt tests/integrations/requirements-no-deps.txt
+	$(call environment,$(INTEGRATIONS),tests/integrations)
+	@touch $@
+
+integrations-setup: $(INTEGRATIONS)/.stamp
+
+integrations: $(STAMP)/build $(INTEGRATIONS)/.stamp
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations $(PYTEST_ARGS)
+
 BENCH := .venv-bench
 $(BENCH)/.stamp: $(STAMP)/dev $(STAMP)/ffcv benchmarks/requirements.txt benchmarks/requirements-no-deps.txt
-	$(PYTHON) -m venv $(BENCH)
-	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
-		> "$$($(BENCH)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-no-deps.txt
+	$(call environment,$(BENCH),benchmarks)
 	@touch $@
 
 bench-setup: $(BENCH)/.stamp
