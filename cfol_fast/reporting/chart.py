@@ -77,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LineChart:
-    """marks: upright dashed lines, (x, label)."""
+    """marks: upright dashed lines, (x, label). whole: x counts something, such as epochs."""
 
     title: str
     lines: list[Line]
@@ -87,6 +87,7 @@ class LineChart:
     note: str = ""
     limit: float | None = None
     digits: int = 1
+    whole: bool = True
 
     def top(self) -> float:
         return self.limit or _top((v for line in self.lines for v in [*line.y, *line.high]), self.rules)

@@ -1,13 +1,13 @@
 """Which charts a comparison has, as descriptions (chart.py) filled from the groups' final results: a new chart goes here.
 
-What is drawn over the epochs stands in training_charts.py.
+What is drawn over the epochs stands in training_charts.py, over the radius of the attack in radius_charts.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cfol_fast.reporting import training_charts
+from cfol_fast.reporting import radius_charts, training_charts
 from cfol_fast.reporting.chart import BarChart, Chart, DotChart, Figure, Matrix, Rule, Series, on_one_scale
 from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
 from cfol_fast.reporting.wording import percent
@@ -24,6 +24,7 @@ def build(comparison: Comparison) -> list[Figure]:
         class_bars,
         tail_bars,
         class_change,
+        radius_charts.radius_lines,
         training_charts.accuracy_lines,
         training_charts.class_lines,
         distribution,

@@ -255,7 +255,7 @@ def _lines(canvas: Canvas, chart: LineChart) -> None:
         return end - height * min(value, top) / top
 
     _axis_of_shares(canvas, top, y_of, left, right, upright=True)
-    for value in ticks(first, last, 6 if canvas.width > 500 else 4, whole=True):
+    for value in ticks(first, last, 6 if canvas.width > 500 else 4, chart.whole):
         canvas.text(x_of(value), end + 17, f"{value:g}", "axis", "middle")
     canvas.line(left, end, right, end, "base")
     canvas.text((left + right) / 2, end + 33, chart.x_label, "axis", "middle")

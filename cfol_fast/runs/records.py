@@ -48,7 +48,16 @@ EVALUATION_SHAPE = {
     "attacks": [{"attack": (_SETTINGS, str), "robust": {str: object}}],
     "attack": (_SETTINGS, str),
     "settings": _SETTINGS,
+    "curve": [{"eps": float, "robust": {str: object}}],
 }
+
+
+@dataclass(frozen=True)
+class RadiusCurve:
+    """Robust accuracies over the radius of an attack (`cfol-fast eval --eps 0,4/255,8/255`): (radius, accuracy), radii rising."""
+
+    attack: dict[str, Any]
+    points: list[tuple[float, Accuracy]]
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class Run:
     validation: list[dict[str, Any]]
     gallery: dict[str, Any] | None
     evaluations: list[SavedEvaluation]
+    curves: list[RadiusCurve]
     root: str | None = None
 
     @property
@@ -193,6 +203,9 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
     )
     dataset = str(result.get("dataset") or settings.get("data.name") or "unknown")
     root = settings.get("data.root") or (result.get("settings") or {}).get("data")
+    evaluations, curves = _load_evaluations(path, classes) if path.is_dir() else ([], [])
+    if result.get("curve"):
+        curves.append(_curve(result, str(path), classes))
     return Run(
         path=path,
         method=method,
@@ -213,7 +226,8 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         train=train,
         validation=validation,
         gallery=gallery if isinstance(gallery, dict) else None,
-        evaluations=_load_evaluations(path, classes) if path.is_dir() else [],
+        evaluations=evaluations,
+        curves=curves,
         root=str(Path(str(root)).expanduser().resolve()) if root and dataset == "folder" else None,
     )
 
@@ -280,9 +294,25 @@ def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(rounded(one[key]) == rounded(other[key]) for key in shared)
 
 
-def _load_evaluations(folder: Path, classes: list[str]) -> list[SavedEvaluation]:
+def _curve(value: dict[str, Any], where: str, classes: list[str]) -> RadiusCurve:
+    points = [
+        (
+            float(point["eps"]),
+            Accuracy.from_json(point.get("robust"), f"{where}: curve[{number}].robust", classes),
+        )
+        for number, point in enumerate(value["curve"])
+    ]
+    radii = [eps for eps, _ in points]
+    if radii != sorted(set(radii)) or radii[0] < 0:
+        raise InputError(f"{where}: the radii of a curve must rise from 0 on, got {radii[:5]}")
+    attack = {key: given for key, given in _attack_of(value, "attack").items() if key != "eps"}
+    return RadiusCurve(attack, points)
+
+
+def _load_evaluations(folder: Path, classes: list[str]) -> tuple[list[SavedEvaluation], list[RadiusCurve]]:
     """The results of `cfol-fast eval --json` in a run's folder; of one with several attacks, each and the worst case."""
-    found = []
+    found: list[SavedEvaluation] = []
+    curves = []
     for file in sorted(folder.glob("*.json")):
         if file.name in (RESULT, CONFIG, GALLERY):
             continue
@@ -297,7 +327,9 @@ def _load_evaluations(folder: Path, classes: list[str]) -> list[SavedEvaluation]
             attack = _attack_of({"attacks": [entry], "settings": value.get("settings")}, file.stem)
             found.append(SavedEvaluation(file, attack, both["clean"], robust))
         found.append(SavedEvaluation(file, _attack_of(value, file.stem), both["clean"], both["robust"]))
-    return found
+        if value.get("curve"):
+            curves.append(_curve(value, str(file), classes))
+    return found, curves
 
 
 def _evaluation_as_run(path: Path) -> Run:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import random
 import re
 from dataclasses import replace
 
@@ -10,12 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cfol_fast.errors import InputError
 from cfol_fast.reporting import charts, picture_files, svg, theme
 from cfol_fast.reporting.chart import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.records import load_run
-from tests.reporting.synthetic_runs import FASHION, make_run
+from tests.reporting.synthetic_runs import FASHION, ROBUST, accuracy, make_run
 
 EVERYTHING = {
     "measures",
@@ -227,3 +230,50 @@ def test_scales_end_at_round_numbers():
     assert [round_up(v) for v in (0.137, 0.61, 1.0, 0.006)] == pytest.approx([0.15, 0.8, 1.0, 0.006])
     assert ticks(0, 1, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert ticks(1, 12, 4, whole=True) == [5, 10]
+
+
+def with_curve(folder, radii, norm="linf"):
+    """Saves a radius curve beside a run; returns its points as they were written."""
+    points = []
+    for number, eps in enumerate(radii):
+        shares = [share / (1 + number) for share in ROBUST["cfol"]]
+        points.append({"eps": eps, "robust": accuracy(FASHION, shares, 300, random.Random(0))})
+    attack = {"kind": "pgd", "steps": 20, "norm": norm, "eps": radii[-1]}
+    saved = {
+        "format": 1,
+        "kind": "evaluation",
+        "clean": points[0]["robust"],
+        "robust": points[-1]["robust"],
+        "attacks": [{"attack": attack, "robust": points[-1]["robust"]}],
+        "curve": points,
+    }
+    (folder / "eval-radii.json").write_text(json.dumps(saved))
+    return points
+
+
+def test_curves_over_the_radius_are_those_that_eval_saved(tmp_path):
+    erm, cfol = make_run(tmp_path / "erm", "erm"), make_run(tmp_path / "cfol", "cfol")
+    points = with_curve(cfol, [0.0, 2 / 255, 8 / 255])
+    (chart,) = build(erm, cfol)["radius"].charts
+    for line in chart.lines:
+        assert line.x == pytest.approx([0, 2, 8])
+        assert line.y == [point["robust"]["per_class"][line.name] for point in points]
+    assert {line.name for line in chart.lines} == set(FASHION)
+    assert chart.x_label == "radius in 1/255"
+    assert chart.note == "PGD-20"
+
+
+def test_an_evaluation_file_of_its_own_shows_its_curve_in_the_units_of_its_norm(tmp_path):
+    run = make_run(tmp_path / "cfol", "cfol")
+    with_curve(run, [0.0, 0.25, 0.5], norm="l2")
+    (chart,) = build(run / "eval-radii.json")["radius"].charts
+    assert chart.lines[0].x == [0.0, 0.25, 0.5]
+    assert chart.x_label == "radius in l2"
+
+
+@pytest.mark.parametrize("radii", [[0.1, 0.0], [0.1, 0.1], [-0.1, 0.1]])
+def test_radii_that_do_not_rise_are_refused(tmp_path, radii):
+    run = make_run(tmp_path / "cfol", "cfol")
+    with_curve(run, radii)
+    with pytest.raises(InputError, match="radii"):
+        build(run)
