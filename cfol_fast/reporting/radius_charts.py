@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cfol_fast.reporting.chart import Figure, LineChart
+from cfol_fast.reporting.chart import Chart, Figure, LineChart
 from cfol_fast.reporting.groups import Comparison, Group
 from cfol_fast.reporting.training_charts import lines_of_classes
 from cfol_fast.reporting.wording import attack_phrase
@@ -11,7 +11,7 @@ from cfol_fast.runs.records import RadiusCurve, Run
 
 def radius_lines(comparison: Comparison) -> Figure | None:
     """Robust accuracy of each class over the radius, a panel per group."""
-    charts = [_panel(group, *found) for group in comparison.groups if (found := _longest(group))]
+    charts: list[Chart] = [_panel(group, *found) for group in comparison.groups if (found := _longest(group))]
     if not charts:
         return None
     return Figure(
