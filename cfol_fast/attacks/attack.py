@@ -57,6 +57,15 @@ class Attack(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rng.copy_(state["rng"])
 
+    @property
+    def draws(self) -> int:
+        """By how much a call advances the random state, whatever the batch."""
+        return 0
+
+    def skip(self, calls: int) -> None:
+        """Goes on as if so many more calls had been made: on many ranks they are those of the others."""
+        self.rng[1] += calls * self.draws
+
     def check(self, x: Tensor, y: Tensor) -> bool:
         """Refuses a batch that the attack is not defined for. True if values were read: at the first call, on the CPU at every one."""
         check_batch(x, y)

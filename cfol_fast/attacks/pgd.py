@@ -97,6 +97,10 @@ class PGD(Attack):
                     best_rank = torch.where(better, rank, best_rank)
         return best.to(x.dtype)
 
+    @property
+    def draws(self) -> int:
+        return self.restarts if self.random_start else 0
+
     def radii(self, eps: Radius | None = None, step: Radius | None = None) -> tuple[Radius, Radius]:
         """(eps, step) of a call: its own arguments, else the attack's, else the default step for the radius."""
         if eps is not None:

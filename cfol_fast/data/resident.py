@@ -96,9 +96,9 @@ class ResidentSource:
             # On the CPU `pixels` has refused a bad index. On a GPU it has set a flag, and index_select would end the process.
             yield idx, x, self.labels.index_select(0, idx.clamp(0, len(self) - 1))
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
+    def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:
         """Every image once, in order, without augmentation: (idx, x, y)."""
-        for start in range(0, len(self), batch_size):
+        for start in range(first * batch_size, len(self), every * batch_size):
             idx = torch.arange(start, min(start + batch_size, len(self)), device=self.device)
             yield idx, self.pixels(idx), self.labels[start : start + len(idx)]
 

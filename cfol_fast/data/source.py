@@ -6,6 +6,8 @@ give batches of (indices (B,) int64, x (B, C, H, W) in [0, 1], y (B,) int64).
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -30,8 +32,22 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Every image once, in order, without augmentation."""
+        """Every image once, in order, without augmentation.
+
+        A source that can leave batches out without reading them takes `first` and `every` too: the batches first, first + every, ...
+        """
         ...
+
+
+def every_nth_batch(source: Source, batch_size: int, first: int, every: int) -> Iterator[tuple[int, Batch]]:
+    """The batches first, first + every, ... of all that the source has, with their numbers: one rank's share."""
+    if every == 1:
+        yield from enumerate(source.batches(batch_size))
+    elif "every" in inspect.signature(source.batches).parameters:
+        chosen = source.batches(batch_size, first=first, every=every)  # type: ignore[call-arg]
+        yield from zip(itertools.count(first, every), chosen, strict=False)
+    else:
+        yield from itertools.islice(enumerate(source.batches(batch_size)), first, None, every)
 
 
 class TrainingSource(Source, Protocol):
@@ -94,7 +110,7 @@ class TensorSource:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
-        for start in range(0, len(self), batch_size):
+    def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:
+        for start in range(first * batch_size, len(self), every * batch_size):
             rows = slice(start, start + batch_size)
             yield torch.arange(start, min(start + batch_size, len(self))), self.x[rows], self.labels[rows]

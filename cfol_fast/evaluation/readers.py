@@ -5,6 +5,7 @@ The labels are known when the examples have been read: images are decoded once f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -43,25 +44,24 @@ class LoaderSource:
     def __len__(self) -> int:
         return len(self._order)
 
-    def batches(self, batch_size: int) -> Iterator[Batch]:
+    def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:
         order = self._order
         batches = self._batches or [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        starts = [0, *itertools.accumulate(map(len, batches))][first::every]
         loader = self.loader
         again = DataLoader(
             loader.dataset,
-            batch_sampler=batches,
+            batch_sampler=batches[first::every],
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
         )
-        start = 0
-        for number, batch in enumerate(again):
-            x, y = images_and_labels(batch, number)
+        for number, (start, batch) in enumerate(zip(starts, again, strict=False)):
+            x, y = images_and_labels(batch, first + number * every)
             rows = torch.arange(start, start + len(y))
             self.labels[rows] = y.cpu()
-            start += len(y)
             yield rows, x, y
 
 

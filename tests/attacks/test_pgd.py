@@ -186,6 +186,19 @@ def test_a_saved_random_state_continues_exactly(trained: Trained) -> None:
     assert torch.equal(PGD(model, EPS, steps=2, seed=9)(x, y), first)
 
 
+@pytest.mark.parametrize("options", [{}, {"restarts": 3}, {"random_start": False}])
+@pytest.mark.parametrize("kind", attacks.KINDS)
+def test_skipped_calls_leave_the_random_state_that_calls_leave(
+    trained: Trained, kind: str, options: dict
+) -> None:
+    given = {} if kind == "none" else {"eps": EPS, **options}
+    called, skipped = (attacks.create(kind, trained.model, **given) for _ in range(2))
+    for size in (4, 2):
+        called(trained.x[:size], trained.y[:size])
+    skipped.skip(2)
+    assert torch.equal(called.rng, skipped.rng)
+
+
 def test_the_layout_of_the_images_does_not_change_the_attack(trained: Trained) -> None:
     model, x, y = trained
     contiguous = PGD(model, EPS, seed=2)(x, y)
