@@ -1,15 +1,39 @@
-"""The processes of one job: which of them this one is, as torchrun or torch.distributed says.
+"""The processes of one job: which of them this one is, and the group they form, as torchrun starts them.
 
-Training and evaluation are one process's work so far. Two that do not know of each other would do the same run twice, so they are
-refused; a training loop of one's own may have many (docs/own-loop.md).
+`with processes.joined(device) as ranks:` makes this process part of its job; alone it is rank 0 of 1 and nothing is started. Who needs
+to know later asks `processes.ranks()`: `.rank`, `.size`, `.is_first` (rank 0, the one that writes and talks), and the sums, gathers and
+broadcasts of `cfol_fast.ranks.Ranks`. All ranks must ask for those equally often and in the same order.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, TrainingFailed
+
+if TYPE_CHECKING:
+    from cfol_fast.ranks import Ranks
+
+# Seconds that a rank waits for the others before it takes one of them for lost.
+PATIENCE = 600.0
+# What torch.distributed says when a rank does not answer, and when one is gone.
+HANGS = ("Timed out", "timed out", "timeout")
+GONE = (
+    "Connection closed",
+    "Connection reset",
+    "Broken pipe",
+    "connection was closed",
+    "remote process exited",
+)
+# Seconds that the rank that reports a rank which hangs waits for the others to say that they wait too.
+ASKING_SECONDS = 2.0
+
+_store: Any = None
 
 
 def group_size() -> int:
@@ -30,6 +54,13 @@ def rank_and_size() -> tuple[int, int]:
         return 0, 1
 
 
+def local_rank() -> int:
+    """This process's number on its machine: that of its GPU."""
+    with suppress(ValueError):
+        return int(os.environ.get("LOCAL_RANK", "0"))
+    return 0
+
+
 def refuse_many(what: str) -> None:
     """Stops `what`, which would be done again by each of several processes."""
     size = max(rank_and_size()[1], group_size())
@@ -38,3 +69,102 @@ def refuse_many(what: str) -> None:
             f"{what} runs in one process so far, and {size} were started: each would do the same work again; start one, without "
             "torchrun (a training loop of your own may have many: docs/own-loop.md)"
         )
+
+
+def ranks() -> Ranks:
+    """This process's place in its group; without a group it is alone."""
+    from cfol_fast.ranks import Ranks
+
+    if group_size() == 1:
+        return Ranks(0, 1)
+    import torch.distributed as dist
+
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
+    """This process in the group of its job: gloo between CPUs, nccl between GPUs. One that exists already is used, and stays.
+
+    device: "cpu" needs no nccl. patience: seconds that a rank waits for another one.
+    """
+    global _store
+    rank, size = rank_and_size()
+    if size == 1 or group_size() > 1:
+        yield ranks()
+        return
+    import torch
+    import torch.distributed as dist
+
+    gpus = device != "cpu" and torch.cuda.is_available()
+    if gpus:
+        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+    with told_in_words(patience):
+        _store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            store=dist.PrefixStore("cfol-fast", _store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=patience),
+        )
+    try:
+        with told_in_words(patience):
+            yield ranks()
+            # Nobody leaves while another one still needs it.
+            dist.barrier()
+    finally:
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+class RankLost(TrainingFailed):
+    """Another rank hangs or is gone."""
+
+
+@contextmanager
+def told_in_words(patience: float) -> Iterator[None]:
+    """What torch.distributed says of a rank that hangs, or is gone, as a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if any(words in said for words in HANGS):
+            raise RankLost(
+                f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; its last checkpoint stays: --resume=auto "
+                "continues (--patience SECONDS waits longer)"
+            ) from error
+        if any(words in said for words in GONE):
+            raise RankLost(
+                "another process of the run is gone, so this one ends; the last checkpoint stays: --resume=auto continues"
+            ) from error
+        raise
+
+
+def speaks_first() -> bool:
+    """Whether this is the first rank that has something to say about the end of the run: one message is enough.
+
+    The others fail for the same reason, or because this one did. Without a store to ask, rank 0 speaks.
+    """
+    if _store is None:
+        return rank_and_size()[0] == 0
+    with suppress(RuntimeError):
+        return bool(_store.add("cfol-fast/said", 1) == 1)
+    # Whoever holds the store is gone.
+    return False
+
+
+def _who_hangs() -> str:
+    """The ranks that do not wait, by their numbers."""
+    rank, size = rank_and_size()
+    with suppress(RuntimeError):
+        _store.set(f"cfol-fast/waits/{rank}", "1")
+        missing = []
+        for other in range(size):
+            try:
+                _store.wait([f"cfol-fast/waits/{other}"], timedelta(seconds=ASKING_SECONDS))
+            except RuntimeError:
+                missing.append(str(other))
+        if missing:
+            return f"rank {', '.join(missing)}"
+    return "another rank"

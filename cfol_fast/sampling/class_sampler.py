@@ -19,7 +19,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
-from cfol_fast.sampling.ranks import Ranks
+from cfol_fast.ranks import Ranks
 
 
 class ClassSampler(IndexSampler):

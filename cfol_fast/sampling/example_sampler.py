@@ -12,7 +12,7 @@ from torch import Tensor
 from cfol_fast import ops
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
-from cfol_fast.sampling.ranks import Ranks
+from cfol_fast.ranks import Ranks
 
 
 class ExampleSampler(IndexSampler):

@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
-from cfol_fast.sampling.ranks import Ranks
+from cfol_fast.ranks import Ranks
 
 
 class Ticket(NamedTuple):

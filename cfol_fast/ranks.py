@@ -1,12 +1,14 @@
-"""One sampler on many processes: each rank holds the same state, computes the same global draw, and takes its slots of it.
+"""This process's place among those that work together, and what they tell each other through torch.distributed.
 
-What the ranks learn goes through torch.distributed as integers (sums of losses) or unchanged (FOL's examples), so that the samplers
-stay equal on all ranks, bit for bit, for any number of them.
+Every rank holds the same sampler, computes the same global draw, and takes its slots of it. What the ranks learn goes over as integers
+(sums of losses) or unchanged (FOL's examples), so that the samplers stay equal on all ranks, bit for bit, for any number of them. With
+one rank every method returns what it was given.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,8 @@ from torch import Tensor
 
 from cfol_fast import processes
 from cfol_fast.errors import InputError, TrainingFailed
+
+T = TypeVar("T")
 
 
 class Ranks:
@@ -56,25 +60,61 @@ class Ranks:
                 "rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size(), or with world_size=1 to draw alone"
             )
 
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 writes and talks."""
+        return self.rank == 0
+
     def mine(self, whole: Tensor) -> Tensor:
         """This rank's slots of a global draw: the same number for every rank, in the order of the ranks."""
         count = len(whole) // self.size
         return whole[self.rank * count : (self.rank + 1) * count]
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over the ranks, which is exact for integers."""
+        """The sum over the ranks, in place; exact for integers."""
+        if self.size == 1:
+            return values
         dist.all_reduce(values, group=self._reachable(values))
         return values
 
     def largest(self, value: Tensor) -> Tensor:
+        """The largest over the ranks, in place."""
+        if self.size == 1:
+            return value
         dist.all_reduce(value, dist.ReduceOp.MAX, group=self._reachable(value))
         return value
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """The values of every rank, in the order of the ranks; all have the same shape."""
+        if self.size == 1:
+            return [values]
         parts = [torch.empty_like(values) for _ in range(self.size)]
         dist.all_gather(parts, values, group=self._reachable(values))
         return parts
+
+    def gather_objects(self, value: T) -> list[T]:
+        """The plain Python values of every rank, in the order of the ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def from_first(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, which alone does it; an error of it is raised on every rank."""
+        if self.size == 1:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                outcome[0] = work()
+            # Also Stopped and what the system says: every rank must leave.
+            except Exception as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome, group_src=0, group=self._group)
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
 
     def check_same(self, digest: bytes, what: str) -> None:
         """Fails on every rank, and names them, unless all have the same digest."""
