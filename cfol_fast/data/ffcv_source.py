@@ -87,16 +87,19 @@ class FFCVSource:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
+    def feed(self, draw: Draw, steps: int, first: int = 0) -> Generator[Batch]:
         """`steps` training batches (idx, x, y); batch t + lag is drawn when batch t is asked for."""
-        return self._run(draw, steps, self.lag, self.augment)
+        return self._run(draw, steps, self.lag, self.augment, first)
 
-    def batches(self, batch_size: int) -> Generator[Batch]:
+    def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Generator[Batch]:
         """Every image once, in order, without augmentation: (idx, x, y)."""
-        parts = iter(torch.arange(len(self), device=self.device).split(batch_size))
-        return self._run(lambda: next(parts), -(-len(self) // batch_size), max(self.lag, 1), None)
+        parts = torch.arange(len(self), device=self.device).split(batch_size)[first::every]
+        draws = iter(parts)
+        return self._run(lambda: next(draws), len(parts), max(self.lag, 1), None, 0)
 
-    def _run(self, draw: Draw, steps: int, lag: int, augment: ops.Augment | None) -> Generator[Batch]:
+    def _run(
+        self, draw: Draw, steps: int, lag: int, augment: ops.Augment | None, first: int
+    ) -> Generator[Batch]:
         if steps < 1:
             return
         drawn = deque([self._here(draw())])
@@ -114,7 +117,7 @@ class FFCVSource:
                     feed.finish()
                 pixels = torch.from_numpy(feed.pull())
                 idx = drawn.popleft().to(self.device, non_blocking=True)
-                yield idx, self._augmented(pixels, idx, augment), self.labels.index_select(0, idx)
+                yield idx, self._augmented(pixels, idx, augment, first), self.labels.index_select(0, idx)
         finally:
             feed.close()
             self._feeds.remove(feed)
@@ -146,7 +149,7 @@ class FFCVSource:
         """The rows of the file at this source's indices."""
         return idx if self._subset is None else self._subset.index_select(0, idx.to(self.device))
 
-    def _augmented(self, rows: Tensor, idx: Tensor, augment: ops.Augment | None) -> Tensor:
+    def _augmented(self, rows: Tensor, idx: Tensor, augment: ops.Augment | None, first: int) -> Tensor:
         """rows: uint8 (B, bytes), a view of FFCV's ring buffer. What leaves here does not share memory with it."""
         count, stride = rows.shape
         # By way of pinned memory, so that the trainer does not wait for the copy.
@@ -172,6 +175,7 @@ class FFCVSource:
             channels_last=self.channels_last,
             table=table,
             channels=self.channels,
+            first=first,
             fault=self.fault,
         )
 

@@ -73,7 +73,7 @@ class ResidentSource:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def pixels(self, idx: Tensor, augment: ops.Augment | None = None) -> Tensor:
+    def pixels(self, idx: Tensor, augment: ops.Augment | None = None, first: int = 0) -> Tensor:
         """The images at `idx`: (B, C, h, w) in [0, 1]; augmentation advances the source's random state."""
         return ops.gather_augment(
             self.images,
@@ -85,14 +85,15 @@ class ResidentSource:
             channels_last=self.channels_last,
             table=self.table,
             channels=self.channels,
+            first=first,
             fault=self.fault,
         )
 
-    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
+    def feed(self, draw: Draw, steps: int, first: int = 0) -> Generator[Batch]:
         """`steps` training batches (idx, x, y) of the indices `draw()` returns, each drawn when its step begins."""
         for _ in range(steps):
             idx = draw()
-            x = self.pixels(idx, self.augment)
+            x = self.pixels(idx, self.augment, first)
             # On the CPU `pixels` has refused a bad index. On a GPU it has set a flag, and index_select would end the process.
             yield idx, x, self.labels.index_select(0, idx.clamp(0, len(self) - 1))
 

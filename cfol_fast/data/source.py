@@ -63,10 +63,11 @@ class TrainingSource(Source, Protocol):
         """Flags that kernels raised on the device; the trainer reads them before it saves."""
         ...
 
-    def feed(self, draw: Draw, steps: int) -> Generator[Batch]:
+    def feed(self, draw: Draw, steps: int, first: int = 0) -> Generator[Batch]:
         """`steps` augmented batches of the indices that `draw()` returns, in the order of the draws.
 
-        A source may draw ahead by a fixed number of batches, but never more than `steps` in all.
+        A source may draw ahead by a fixed number of batches, but never more than `steps` in all. first: the slot of the first of these
+        indices in the global batch, of which a rank draws its slots alone: the random numbers of augmentation belong to the slot.
         """
         ...
 
