@@ -19,8 +19,8 @@ from cfol_fast.evaluation.autoattack import LEAST_CLASSES, AutoAttack
 from cfol_fast.evaluation.evaluator import STEPS, evaluate
 from cfol_fast.evaluation.inputs import as_source
 from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.runs.intervals import ERROR, binomial_tail
 
-ERROR = 0.05
 # Comparisons in each class: two directions of more steps, Square, and the large radius.
 COMPARISONS = 4
 MORE_STEPS, MORE_RESTARTS = 5, 4
@@ -138,23 +138,6 @@ class _Comparison:
     def _more(self, many: int, few: int) -> bool:
         """Whether chance does not explain that so many changed in one direction and so few in the other (sign test)."""
         return many > few and binomial_tail(many, many + few, 0.5) < self.level
-
-
-def binomial_tail(hits: int, n: int, p: float) -> float:
-    """P(X >= hits) for X of n trials with probability p in (0, 1)."""
-    if hits <= 0:
-        return 1.0
-    if p >= 1:
-        return 1.0
-    logs = (
-        math.lgamma(n + 1)
-        - math.lgamma(i + 1)
-        - math.lgamma(n - i + 1)
-        + i * math.log(p)
-        + (n - i) * math.log1p(-p)
-        for i in range(hits, n + 1)
-    )
-    return min(1.0, math.fsum(map(math.exp, logs)))
 
 
 def describe(checks: list[Check], counts: Mapping[str, int]) -> str:

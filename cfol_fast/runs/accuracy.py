@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.runs import intervals
 from cfol_fast.runs.json_files import check_shape
 
 # What JSON may hold of an `Accuracy`, beside the shares, which are checked one by one.
-SHAPE = {"count": {str: int}, "interval": {str: ([float], None)}, "confusion": [[int]], "worst_class": str}
+SHAPE = {
+    "count": {str: int},
+    "interval": {str: ([float], None)},
+    "limits": {str: ([float], None)},
+    "confusion": [[int]],
+    "worst_class": str,
+}
 # The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its line here.
 METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 TAIL = 0.2
@@ -152,6 +159,7 @@ class Accuracy:
             "interval": {
                 name: list(self.interval[name]) if name in self.interval else None for name in self.classes
             },
+            "limits": {metric: self.limits(metric) for metric in METRICS},
             "count": self.count,
             "confusion": self.confusion,
         }
@@ -159,6 +167,43 @@ class Accuracy:
     def metric(self, name: str) -> float:
         """One of METRICS by its name."""
         return float(getattr(self, name))
+
+    @property
+    def hits(self) -> dict[str, int] | None:
+        """How many images of each class are right; None where the numbers of images are not known."""
+        if any(name not in self.count for name in self.per_class):
+            return None
+        return {name: round(share * self.count[name]) for name, share in self.per_class.items()}
+
+    def limits(self, metric: str) -> intervals.Interval | None:
+        """The 95 % interval of one of METRICS for these test images; None where the numbers of images are not known.
+
+        The worst class and the tail are selected by the results, so their intervals hold for whichever classes they are.
+        """
+        hits = self.hits
+        if not hits:
+            return None
+        if metric == "average":
+            return intervals.clopper_pearson(sum(hits.values()), sum(self.count[name] for name in hits))
+        together = list(intervals.simultaneous(hits, self.count).values())
+        return intervals.of_smallest(together, {"worst": 1, "tail": tail_size(len(hits))}[metric])
+
+    @property
+    def precision(self) -> dict[str, float]:
+        """Of the images that were taken for a class, the share that are of it; without a class that none was taken for."""
+        taken = {name: sum(row[i] for row in self.confusion or []) for i, name in enumerate(self.classes)}
+        return {
+            name: self.confusion[i][i] / taken[name]
+            for i, name in enumerate(self.classes)
+            if self.confusion and taken[name]
+        }
+
+    def false_alarms(self, name: str) -> int | None:
+        """How many images of other classes were taken for this one."""
+        if self.confusion is None:
+            return None
+        i = self.classes.index(name)
+        return sum(row[i] for row in self.confusion) - self.confusion[i][i]
 
 
 def _read_per_class(

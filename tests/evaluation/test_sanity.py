@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import sanity
-from cfol_fast.evaluation.sanity import Check, binomial_tail, check_gradients, describe
+from cfol_fast.evaluation.sanity import Check, check_gradients, describe
 from tests.attacks import small_models
 from tests.attacks.small_models import EPS, Trained
 
@@ -127,13 +126,6 @@ def test_square_finds_the_class_whose_gradients_are_masked(many: Trained) -> Non
 def test_a_radius_is_needed(trained: Trained) -> None:
     with pytest.raises(InputError, match="needs a radius above 0"):
         check_gradients(*trained, attack={"eps": 0})
-
-
-@pytest.mark.parametrize(
-    ("hits", "n", "p"), [(0, 5, 0.5), (3, 5, 0.5), (5, 5, 0.1), (60, 300, 0.1), (900, 1000, 0.5)]
-)
-def test_the_tail_of_the_binomial_distribution_is_scipys(hits: int, n: int, p: float) -> None:
-    assert binomial_tail(hits, n, p) == pytest.approx(stats.binom.sf(hits - 1, n, p), rel=1e-8, abs=1e-300)
 
 
 def test_the_text_names_check_class_and_reason() -> None:

@@ -86,3 +86,23 @@ def test_an_interval_ends_exactly_at_nothing_and_at_everything():
     for count in range(1, 400):
         assert wilson(0.0, count)[0] == 0.0
         assert wilson(1.0, count)[1] == 1.0
+
+
+def test_the_worst_class_and_the_tail_have_intervals_that_hold_for_all_classes_together():
+    found = Accuracy.from_confusion(["a", "b", "c"], [[9, 1, 0], [0, 10, 0], [5, 0, 5]])
+    low, high = found.limits("worst")
+    assert low < found.interval["c"][0] < 0.5 < found.interval["c"][1] < high
+    assert found.limits("tail") == (low, high)
+    assert found.limits("average")[0] < 0.8 < found.limits("average")[1]
+
+
+def test_without_the_numbers_of_images_there_are_no_limits():
+    assert (
+        Accuracy.from_json({"average": 0.5, "per_class": {"a": 0.4, "b": 0.6}}, "x").limits("worst") is None
+    )
+
+
+def test_precision_is_over_the_images_taken_for_a_class():
+    found = Accuracy.from_confusion(["a", "b", "c"], [[9, 1, 0], [0, 10, 0], [5, 5, 0]])
+    assert found.precision == {"a": 9 / 14, "b": 10 / 16}
+    assert found.false_alarms("a") == 5
