@@ -7,32 +7,27 @@ points: at the end of an epoch, before a checkpoint is saved, and when a live pr
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cfol_fast import attacks, methods, objectives, ops, theory
+from cfol_fast import methods, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
-from cfol_fast.machine import (
-    arithmetic,
-    bfloat16_trouble,
-    check_same_arithmetic,
-    keep_compiled_code_apart,
-    precision_in_words,
-)
-from cfol_fast.models.spec import ModelSpec
-from cfol_fast.policies import EpochFacts, Need
+from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
+from cfol_fast.policies import EpochFacts
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
+from cfol_fast.training import step
 from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.building import compiled, new_model, training_attack
 from cfol_fast.training.capture import StepGraph, why_no_graph
 from cfol_fast.training.epoch_counts import NEVER, EpochCounts
 from cfol_fast.training.images import RunImages
@@ -155,46 +150,8 @@ class Trainer:
         )
 
     def compute(self, batch: TrainingBatch) -> None:
-        """Attack, objective, optimiser, and back to the sampler which examples were wrong: all on the device."""
-        indices, ticket, x, y = batch
-        with self._autocast():
-            x_adv = self._attacked(x, y)
-            weighted = self._weighted(x, x_adv, y)
-            if self.perturbation is not None:
-                self.perturbation.perturb(lambda: self.objective(self.forward, weighted)[0])
-            loss, logits = self.objective(self.forward, weighted)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if self.perturbation is not None:
-            self.perturbation.restore()
-        self.optimizer.step()
-
-        with torch.no_grad():
-            wrong = (logits.argmax(dim=1) != y).float()
-            self.sampler.observe(indices, y, wrong, ticket)
-            if Need.TRAINING_CONFUSION in self.policy.needs:
-                self.policy.observe(y, logits)
-            self.counts.add(y, wrong, loss.detach())
-
-    def _attacked(self, x: Tensor, y: Tensor) -> Tensor:
-        """The adversarial images; the class policy may scale the radius of each."""
-        if self.policy.view.radius is None:
-            return self.attack(x, y)
-        assert isinstance(self.attack, attacks.PGD), "the configuration was checked"
-        return self.attack(x, y, **self.policy.radii(y, self.attack.eps, self.attack.step))
-
-    def _weighted(self, x: Tensor, x_adv: Tensor, y: Tensor) -> objectives.Batch:
-        """The batch with the factors that the sampler and the class policy ask for."""
-        view, weight = self.policy.view, self.sampler.weight(y)
-        factor = view.of("weight", y)
-        if factor is not None:
-            weight = factor if weight is None else factor * weight
-        return objectives.Batch(x, x_adv, y, weight, view.of("clean", y), view.of("robust", y))
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.config.precision != "bfloat16":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        """What the device does in a step."""
+        step.take(self, batch)
 
     # ---------------------------------------------------------------- between the steps
 
@@ -388,31 +345,3 @@ class Trainer:
         self.counts.number.fill_(self.position.step)
         if self.graph is not None:
             self.graph.forget()
-
-
-def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.Module:
-    """The network with its seeded start, in training mode."""
-    torch.manual_seed(config.seed)
-    model = spec.create().to(device)
-    if config.model.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model.train()
-
-
-def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The model under torch.compile; on a GPU with CUDA graphs, which "reduce-overhead" brings."""
-    keep_compiled_code_apart()
-    return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
-
-
-def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
-    """The attack of the training step, with its own random state."""
-    chosen = config.attack
-    if chosen.kind == "none":
-        return attacks.create("none", model)
-    params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
-    params |= {"step": chosen.step, "random_start": chosen.random_start}
-    params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
-    if not attacks.KINDS[str(chosen.kind)].single_step:
-        params["steps"] = chosen.steps
-    return attacks.create(str(chosen.kind), model, **params)

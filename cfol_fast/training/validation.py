@@ -16,7 +16,8 @@ from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics_log import Row, read_rows
-from cfol_fast.training.trainer import Trainer, training_attack
+from cfol_fast.training.building import training_attack
+from cfol_fast.training.trainer import Trainer
 
 GALLERY_SIZE = 6
 # Robust accuracy on the training images minus that under PGD on the hold-out. Overfitting alone stays far below it.

@@ -6,7 +6,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training.trainer import training_attack
+from cfol_fast.training.building import training_attack
 from tests.attacks.small_models import SmallNet
 
 

@@ -8,7 +8,7 @@ from cfol_fast.methods import METHODS
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
-from cfol_fast.training import loop, train, validation
+from cfol_fast.training import loop, step, train, validation
 from tests.training import tiny
 
 BEYOND = ["cfol-trades", "cfa", "cfa-trades", "dafa", "dafa-trades", "frl", "wat", "faal", "chi2", "lhcvar"]
@@ -102,7 +102,7 @@ def test_every_image_is_attacked_within_its_classes_radius_and_up_to_it(few_imag
     trainer = tiny.new_trainer(tmp_path, method, attack__steps=10)
     trainer.policy.view.radius.copy_(torch.linspace(0.2, 2.0, 10))
     x, y = torch.full((20, 1, 28, 28), 0.5), torch.arange(20) % 10
-    moved = (trainer._attacked(x, y) - x).abs().amax((1, 2, 3))
+    moved = (step.attacked(trainer, x, y) - x).abs().amax((1, 2, 3))
     assert torch.allclose(moved, 0.1 * trainer.policy.view.radius[y], rtol=1e-4)
 
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cfol_fast import ops
 from cfol_fast.methods import METHODS
 from cfol_fast.training.batches import TrainingBatch
-from cfol_fast.training.trainer import NEVER
+from cfol_fast.training.epoch_counts import NEVER
 from tests.training.tiny import new_trainer, take_steps
 
 

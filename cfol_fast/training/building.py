@@ -1,0 +1,42 @@
+"""The network and the attack of a run, as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast import attacks
+from cfol_fast.machine import keep_compiled_code_apart
+from cfol_fast.models.spec import ModelSpec
+from cfol_fast.runs.config import TrainConfig
+
+
+def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The network with its seeded start, in training mode."""
+    torch.manual_seed(config.seed)
+    model = spec.create().to(device)
+    if config.model.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.train()
+
+
+def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """The model under torch.compile; on a GPU with CUDA graphs, which "reduce-overhead" brings."""
+    keep_compiled_code_apart()
+    return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
+
+
+def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
+    """The attack of the training step, with its own random state."""
+    chosen = config.attack
+    if chosen.kind == "none":
+        return attacks.create("none", model)
+    params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
+    params |= {"step": chosen.step, "random_start": chosen.random_start}
+    params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
+    if not attacks.KINDS[str(chosen.kind)].single_step:
+        params["steps"] = chosen.steps
+    return attacks.create(str(chosen.kind), model, **params)
