@@ -25,6 +25,7 @@ Evaluates a run folder, one of our checkpoints, or the weights of others on the 
 examples:
   cfol-fast eval runs/first                                      PGD-20 with the run's radius, on the run's data
   cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; continues after a kill
+  cfol-fast eval runs/first --checkpoint best-worst              another of its checkpoints
   cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
   cfol-fast eval runs/first --require "worst>=0.3" --require "clean.average>=0.8"    status 1 unless both hold
   cfol-fast eval runs/first --eps 0,2/255,4/255,8/255            accuracy over the radius, in every class
@@ -42,6 +43,11 @@ def _radii(text: str) -> list[float]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|CHECKPOINT", help="a run folder, or a file with weights")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="which of a run's: best-average (default), best-worst, last, ema-best-average, ema-best-worst, ema-last or offsets",
+    )
     parser.add_argument(
         "--attack",
         default="pgd",
@@ -221,7 +227,7 @@ def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_own
 
-    path = checkpoint_path(args.what)
+    path = checkpoint_path(args.what, args.checkpoint)
     folder = path.parent.parent
     config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
     ours = args.model is None and is_ours(path)

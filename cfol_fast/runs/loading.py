@@ -15,17 +15,26 @@ from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints
 
 
-def checkpoint_path(run_or_checkpoint: str | Path) -> Path:
-    """A run's tested checkpoint: the best average robust accuracy, or the last epoch without a hold-out. A file is itself."""
+def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> Path:
+    """A run's checkpoint of that name, or the tested one: the best average robust accuracy, or the last epoch without a hold-out.
+
+    A file is itself.
+    """
     path = Path(run_or_checkpoint).expanduser()
     if path.is_file():
+        if name is not None:
+            raise InputError(f"{path} is a checkpoint itself: --checkpoint {name} belongs to a run folder")
         return path
     if not path.is_dir():
         raise InputError(f"no run folder or checkpoint {path}")
     store = checkpoints.CheckpointStore(path)
-    for name in (checkpoints.BEST_AVERAGE, checkpoints.LAST, checkpoints.PREVIOUS):
-        if store.path(name).exists():
-            return store.path(name)
+    order = (checkpoints.BEST_AVERAGE, checkpoints.LAST, checkpoints.PREVIOUS) if name is None else (name,)
+    there = [file.stem for file in sorted(store.folder.glob("*.pt"))]
+    for wanted in order:
+        if wanted in there:
+            return store.path(wanted)
+    if name is not None and there:
+        raise InputError(f"{path} has no checkpoint {name!r}: it has {', '.join(there)}")
     raise InputError(f"{path} has no checkpoint (yet)")
 
 

@@ -14,7 +14,7 @@ from cfol_fast.evaluation.foreign_weights import read_state_dict
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints
 from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint
-from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 
 OLD = Path(__file__).with_name("data_0_1") / "finished" / "checkpoints" / "last.pt"
 SPEC = {
@@ -234,3 +234,16 @@ def test_a_damaged_checkpoint_of_ours_is_not_taken_for_weights_of_others(tmp_pat
     path.write_bytes(content.replace(b"num_classes", b"num_glasses"))
     with pytest.raises(DamagedCheckpoint, match="its digest does not fit"):
         read_state_dict(path)
+
+
+def test_a_runs_checkpoint_is_chosen_by_its_name(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for name in ("last", "ema-best-worst"):
+        store.save_best(name, contents())
+    assert checkpoint_path(tmp_path) == store.path("last")
+    assert checkpoint_path(tmp_path, "ema-best-worst") == store.path("ema-best-worst")
+    for name in ("best-worst", "../checkpoints/last", ""):
+        with pytest.raises(InputError, match=f"has no checkpoint '{name}': it has ema-best-worst, last"):
+            checkpoint_path(tmp_path, name)
+    with pytest.raises(InputError, match=r"last\.pt is a checkpoint itself: --checkpoint last belongs to a run"):
+        checkpoint_path(store.path("last"), "last")
