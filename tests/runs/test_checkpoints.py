@@ -245,5 +245,7 @@ def test_a_runs_checkpoint_is_chosen_by_its_name(tmp_path):
     for name in ("best-worst", "../checkpoints/last", ""):
         with pytest.raises(InputError, match=f"has no checkpoint '{name}': it has ema-best-worst, last"):
             checkpoint_path(tmp_path, name)
-    with pytest.raises(InputError, match=r"last\.pt is a checkpoint itself: --checkpoint last belongs to a run"):
+    with pytest.raises(
+        InputError, match=r"last\.pt is a checkpoint itself: --checkpoint last belongs to a run"
+    ):
         checkpoint_path(store.path("last"), "last")
