@@ -15,7 +15,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of `path` when the block ends, and vanishes when the block fails.
 
     A symlink stays, and what it points to is replaced. A device or a pipe is no file to replace: it is written to directly.
+    A file that is replaced passes its mode on.
     """
     with told_in_full(path):
         if is_special(path):
@@ -39,22 +41,74 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 yield out
             return
         target = Path(os.path.realpath(path))
-        sweep(target)
-        handle, name = _new_file(target)
-        try:
-            with io.BufferedRandom(_Raw(handle, "r+b")) as file, _reason_of(file.raw):
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                name = name or _give_name(file.fileno(), target)
-                # While it is open it is locked, and another writer does not take it for left behind.
-                os.replace(name, target)
-        except BaseException:
-            if name:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-            raise
+        with _draft(target, target.parent) as draft:
+            yield draft.file
+            draft.complete()
+            draft.take_place()
         sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def replacing_together(folder: Path, names: Sequence[str]) -> Iterator[list[IO[bytes]]]:
+    """Files of one folder that take their places in this order, after the last of them is whole; all vanish when the block fails.
+
+    A folder that is not there is made at the end, in a folder that is.
+    """
+    folder = Path(os.path.realpath(folder))
+    beside = folder if folder.is_dir() else folder.parent
+    with contextlib.ExitStack() as stack:
+        drafts = [stack.enter_context(_draft(folder / name, beside)) for name in names]
+        yield [draft.file for draft in drafts]
+        made = not folder.is_dir()
+        folder.mkdir(exist_ok=True)
+        try:
+            for draft in drafts:
+                draft.complete()
+            for draft in drafts:
+                draft.take_place()
+        except BaseException:
+            if made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
+    sync_folder(folder)
+
+
+@dataclass
+class _Draft:
+    """A file that is to become `target`. name: where it is now; None while it has no name."""
+
+    target: Path
+    file: IO[bytes]
+    name: str | None
+
+    def complete(self) -> None:
+        """On the disk, with a name in the target's folder and the mode of the file that it replaces."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.name = self.name or _give_name(self.file.fileno(), self.target)
+        with contextlib.suppress(OSError):
+            os.chmod(self.name, stat.S_IMODE(os.stat(self.target).st_mode))
+
+    def take_place(self) -> None:
+        """While it is open it is locked, and another writer does not take it for left behind."""
+        assert self.name is not None
+        os.replace(self.name, self.target)
+        self.name = None
+
+
+@contextlib.contextmanager
+def _draft(target: Path, folder: Path) -> Iterator[_Draft]:
+    sweep(folder / target.name)
+    handle, name = _new_file(folder / target.name)
+    with io.BufferedRandom(_Raw(handle, "r+b")) as file, _reason_of(file.raw):
+        draft = _Draft(target, file, name)
+        try:
+            yield draft
+        finally:
+            if draft.name is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft.name)
 
 
 class _Raw(io.FileIO):

@@ -225,3 +225,43 @@ def test_a_failing_disk_names_the_file(tmp_path):
     with pytest.raises(OSError, match="failing") as caught, atomic.replacing(tmp_path / "a"):
         raise OSError(errno.EIO, "failing")
     assert caught.value.filename == str(tmp_path / "a")
+
+
+def test_a_file_that_is_replaced_passes_its_mode_on(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o640)
+    atomic.write_text(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_two_files_take_their_places_together_in_a_new_folder(tmp_path, monkeypatch, named):
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE")
+    with atomic.replacing_together(tmp_path / "new", ["b", "a"]) as (b, a):
+        b.write(b"bee")
+        a.write(b"ant")
+        assert not (tmp_path / "new").exists()
+    assert [(path.name, path.read_text()) for path in sorted(tmp_path.glob("new/*"))] == [
+        ("a", "ant"),
+        ("b", "bee"),
+    ]
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_of_two_files_neither_is_replaced_when_one_cannot_be_written(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text("old")
+    with (
+        room_for(20_000),
+        pytest.raises(OSError, match=os.strerror(errno.EFBIG)),
+        atomic.replacing_together(tmp_path, ["a", "b"]) as (a, b),
+    ):
+        a.write(b"new")
+        # More than fits; it is noticed when the buffer is written out, at the end.
+        b.write(bytes(8000))
+        b.seek(20_000)
+        b.write(b"x")
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["old", "old"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
