@@ -77,6 +77,13 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "on a GPU: capture the whole step as a CUDA graph and replay it; doctor --gpu tells whether it pays (default: off)",
     ),
     (
+        "--ema",
+        "ema.decay",
+        "DECAY",
+        "also keep a moving average of the weights, such as 0.999, validated and tested beside them; --set ema.per=epoch and ema.gate=0.2 "
+        "make it FAWA with 0.88 (default: 0, none)",
+    ),
+    (
         "--ensemble",
         "ensemble",
         "N",

@@ -23,6 +23,9 @@ from cfol_fast.errors import InputError, one_line
 
 FOLDER = "checkpoints"
 LAST, PREVIOUS, BEST_AVERAGE, BEST_WORST = "last", "previous", "best-average", "best-worst"
+# What is kept of the weights' moving average has the name of what is kept of the weights, after this.
+EMA = "ema-"
+BEST = (BEST_AVERAGE, BEST_WORST, EMA + BEST_AVERAGE, EMA + BEST_WORST)
 # The members' weights, where a run keeps them.
 ENSEMBLE = "ensemble"
 # The layout of what a checkpoint holds: stored in it, and checked when it is read.
@@ -91,7 +94,7 @@ def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(state, dict):
         raise DamagedCheckpoint(f"{path} holds {type(state).__name__}, not a checkpoint")
-    _check_contents(state, path)
+    check_contents(state, path)
     if not sealed:
         warnings.warn(f"{path} is of version 0.1 and has no digest: damage may go unnoticed", stacklevel=2)
     return state
@@ -144,7 +147,7 @@ def _check_records(file: IO[bytes], path: Path) -> None:
         raise DamagedCheckpoint(f"checkpoint {path} is damaged (record {broken or strange[0]})")
 
 
-def _check_contents(state: dict[str, Any], path: Path) -> None:
+def check_contents(state: dict[str, Any], path: Path) -> None:
     """Refuses what another version wrote, and a position that no run can have: its names become the names of files."""
     if "format" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it says no format)")
@@ -162,10 +165,8 @@ def _check_contents(state: dict[str, Any], path: Path) -> None:
     if not isinstance(best, dict) or not all(_is_count(position.get(key)) for key in ("epoch", "step")):
         raise InputError(f"{path}: its position in the run is not one: {repr(position)[:100]}")
     for name, kept in best.items():
-        if name not in (BEST_AVERAGE, BEST_WORST):
-            raise InputError(
-                f"{path}: {name!r} is no checkpoint of a run, only {BEST_AVERAGE} and {BEST_WORST}"
-            )
+        if name not in BEST:
+            raise InputError(f"{path}: {name!r} is no checkpoint of a run, only {', '.join(BEST)}")
         value = kept.get("value") if isinstance(kept, dict) else None
         if not isinstance(value, float | int) or not math.isfinite(value) or not _is_count(kept.get("epoch")):
             raise InputError(f"{path}: {name} has no epoch and value: {repr(kept)[:100]}")
@@ -225,5 +226,5 @@ class CheckpointStore:
     def sweep(self) -> None:
         """Removes what a killed process was in the middle of writing."""
         self.path("next").unlink(missing_ok=True)
-        for name in ("next", BEST_AVERAGE, BEST_WORST, ENSEMBLE):
+        for name in ("next", *BEST, EMA + LAST, ENSEMBLE):
             atomic.sweep(self.path(name))

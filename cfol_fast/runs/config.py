@@ -112,6 +112,18 @@ class TestConfig:
 
 
 @dataclass
+class EmaConfig:
+    """An exponential moving average of the weights, validated, kept and tested beside the trained ones. FAWA: 0.88, "epoch", 0.2."""
+
+    # 0: no average.
+    decay: float = 0.0
+    # The weights are taken after every "step" or every "epoch".
+    per: str = "step"
+    # They are taken only while the worst class of the hold-out is at least this accurate under attack.
+    gate: float = 0.0
+
+
+@dataclass
 class CheckpointConfig:
     """A run saves after each epoch, and also after every so many steps or seconds."""
 
@@ -132,6 +144,7 @@ class TrainConfig:
     attack: AttackConfig = field(default_factory=AttackConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     test: TestConfig = field(default_factory=TestConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     epochs: int | None = None
     batch_size: int = 128

@@ -118,6 +118,7 @@ def _check(config: TrainConfig) -> None:
         ("attack.norm", config.attack.norm, NORMS),
         ("precision", config.precision, PRECISIONS),
         ("data.source", config.data.source, ("resident", "ffcv")),
+        ("ema.per", config.ema.per, ("step", "epoch")),
     ):
         if word not in choices:
             raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
@@ -131,6 +132,13 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the training images such as "
             "0.2 (the test set would leak into training)"
+        )
+    if config.ema.gate and not config.ema.decay:
+        raise InputError(f"ema.gate={config.ema.gate:g} is the gate of an average: give ema.decay too")
+    if config.ema.gate and fraction is None:
+        raise InputError(
+            f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share of the training images such "
+            "as 0.2 (the test set would leak into the average)"
         )
     if "radius" in policy.factors and config.attack.kind == "none":
         raise InputError(

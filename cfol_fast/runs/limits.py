@@ -33,6 +33,8 @@ NUMBERS: dict[str, Range] = {
     "test.step": Range(0, 1e4, whole=False),
     "test.steps": ATTACK_STEPS,
     "test.batch_size": COUNT,
+    "ema.decay": Range(0, 0.9999999, whole=False),
+    "ema.gate": Range(0, 1, whole=False),
     "checkpoint.steps": STEPS,
     "checkpoint.seconds": Range(0, 1e9, whole=False),
     "epochs": COUNT,

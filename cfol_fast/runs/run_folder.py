@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.runs.checkpoints import FOLDER
+from cfol_fast.runs.checkpoints import BEST, FOLDER
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.identity import differences
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
+from cfol_fast.runs.predictions import FILE as PREDICTIONS
 
 CONFIG, RESULT, GALLERY, TENSORBOARD, LOCK = (
     "config.json",
@@ -29,9 +30,9 @@ CONFIG, RESULT, GALLERY, TENSORBOARD, LOCK = (
 )
 STAGE = "stage-[0-9]"
 # Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
-FILES = (CONFIG, METRICS, RESULT, GALLERY, LOCK, "eval.json", "eval-*.json", "eval-*.state")
+FILES = (CONFIG, METRICS, RESULT, GALLERY, PREDICTIONS, LOCK, "eval.json", "eval-*.json", "eval-*.state")
 CHECKPOINT_FILES = tuple(
-    f"{name}.pt" for name in ("last", "previous", "next", "best-average", "best-worst", "ensemble", "offsets")
+    f"{name}.pt" for name in ("last", "previous", "next", *BEST, "ema-last", "ensemble", "offsets")
 )
 EVENT_FILES = ("events.out.tfevents.*",)
 # config.json has them all since version 0.1; somebody else's file of that name has not.

@@ -13,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cfol_fast import methods, ops, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
 from cfol_fast.policies import EpochFacts
 from cfol_fast.progress import Progress, Reading, Stopwatch
-from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, FORMAT, LAST, CheckpointStore
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, FORMAT, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training import step
+from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import Batches, TrainingBatch
 from cfol_fast.training.building import compiled, new_model, training_attack
 from cfol_fast.training.capture import StepGraph, why_no_graph
@@ -83,6 +84,7 @@ class Trainer:
         self.model = new_model(images.spec, config, self.device)
         # What the result says of the weights that the run starts from.
         self.init = start_from(self.model, config.model, images.spec) if config.model.init else None
+        self.average = WeightAverage(self.model, config.ema) if config.ema.decay else None
         self.forward: Callable[[Tensor], Tensor] = (
             compiled(self.model, self.device) if config.compile else self.model
         )
@@ -122,7 +124,7 @@ class Trainer:
             for _ in range(count):
                 self._prepare_step()
                 self.graph()
-                self.position.step += 1
+                self._finish_step()
                 yield
             return
         # The sampler draws indices and the source makes them into pixels when the next batch is asked for.
@@ -138,7 +140,7 @@ class Trainer:
             # What an earlier step's CUDA graphs returned is not needed any more. (The call imports inductor: seconds.)
             torch.compiler.cudagraph_mark_step_begin()
         self.compute(batch)
-        self.position.step += 1
+        self._finish_step()
 
     def _prepare_step(self) -> None:
         """What the host does before a step: nothing here is part of a captured step."""
@@ -148,6 +150,12 @@ class Trainer:
         self.optimizer.set_rate(
             learning_rate(self.config.optimizer, number, self.steps_per_epoch, self.epochs)
         )
+
+    def _finish_step(self) -> None:
+        """What the host does after a step: nothing here is part of a captured step either."""
+        if self.average is not None:
+            self.average.after_step()
+        self.position.step += 1
 
     def compute(self, batch: TrainingBatch) -> None:
         """What the device does in a step."""
@@ -233,15 +241,28 @@ class Trainer:
     def keep_best(self, validation: Row) -> None:
         """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and in the worst class.
 
+        The weights' moving average is kept by its own accuracies.
+        """
+        kept = [("", validation, self.model)]
+        if self.average is not None and "ema" in validation:
+            kept.append((EMA, validation["ema"], self.average.model))
+        epoch, best = self.position.epoch + 1, self.position.best
+        for prefix, found, model in kept:
+            judged = self.judged(found)
+            for rule, value in ((BEST_AVERAGE, judged["class_average"]), (BEST_WORST, judged["worst"])):
+                name = prefix + rule
+                if name not in best or value > best[name]["value"]:
+                    best[name] = {"epoch": epoch, "value": value}
+                    self.store.save_best(name, {**self.weights(epoch, model), "validation": found})
+
+    def judged(self, found: Row) -> Row:
+        """The accuracies by which weights are judged: the robust ones.
+
         Training without an attack is judged by its clean accuracies. Its robust accuracies fall while it learns: a network that
         has learned nothing answers alike for every image, attacked or not, so they would choose the first epoch.
         """
-        judged = validation["clean" if self.config.attack.kind == "none" else "robust"]
-        epoch, best = self.position.epoch + 1, self.position.best
-        for name, value in ((BEST_AVERAGE, judged["class_average"]), (BEST_WORST, judged["worst"])):
-            if name not in best or value > best[name]["value"]:
-                best[name] = {"epoch": epoch, "value": value}
-                self.store.save_best(name, {**self.weights(epoch), "validation": validation})
+        accuracies: Row = found["clean" if self.config.attack.kind == "none" else "robust"]
+        return accuracies
 
     def end_epoch(self, facts: EpochFacts) -> None:
         if facts.epoch < self.epochs:
@@ -259,17 +280,19 @@ class Trainer:
         self.since_save.lap()
         return self.store.save_last(self.state_dict())
 
-    def weights(self, epoch: int) -> dict[str, Any]:
-        """The part of a checkpoint that is enough to use the model."""
+    def weights(self, epoch: int, model: nn.Module | None = None) -> dict[str, Any]:
+        """The part of a checkpoint that is enough to use the model, or that of the average."""
         return {
             "format": FORMAT,
-            "model": self.model.state_dict(),
+            "model": (self.model if model is None else model).state_dict(),
             "spec": self.images.spec.to_dict(),
             "classes": self.images.classes,
             "dataset": self.config.data.name,
             "method": self.config.method,
             "seed": self.config.seed,
             "epoch": epoch,
+            # Who starts from these weights counts the epochs before them too.
+            **({} if self.init is None else {"init": self.init}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -290,8 +313,10 @@ class Trainer:
         """The parts with a state of their own, by their keys in a checkpoint."""
         # Without a class policy a checkpoint is what it was before there were policies.
         policy = {"policy": self.policy} if self.policy.factors else {}
+        average = {} if self.average is None else {"ema": self.average}
         return {
             **policy,
+            **average,
             "optimizer": self.optimizer,
             "sampler": self.sampler,
             "attack": self.attack,
