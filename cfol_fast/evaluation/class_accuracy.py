@@ -23,7 +23,8 @@ class ClassAccuracy:
         self.classes = list(classes)
         k = len(self.classes)
         labels, predictions = labels.cpu(), predictions.cpu()
-        # (N,) bool
+        # (N,) int64 each, in the order of the images, and (N,) bool
+        self.labels, self.predictions = labels, predictions
         self.correct = labels == predictions
         # (k, k) int64: a row per true class, a column per prediction
         self.confusion = torch.bincount(labels * k + predictions, minlength=k * k).view(k, k)

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.machine import versions
 from cfol_fast.runs.csv_text import csv_text
+from cfol_fast.runs.predictions import pack
 
 FORMAT = 1
 
@@ -35,11 +38,18 @@ class Evaluation:
         robust = "" if self.robust is None else f", robust={self.robust!r}"
         return f"Evaluation({kinds}, clean={self.clean!r}{robust})"
 
+    @property
+    def kinds(self) -> dict[str, ClassAccuracy]:
+        """ "clean" and, with an attack, "robust"."""
+        return {"clean": self.clean, **({} if self.robust is None else {"robust": self.robust})}
+
+    @property
+    def predictions(self) -> dict[str, Tensor]:
+        """(N,) int64 each, in the order of the images."""
+        return {kind: accuracy.predictions for kind, accuracy in self.kinds.items()}
+
     def to_json(self) -> dict[str, Any]:
         """See docs/evaluation-format.md."""
-        correct = {"clean": _digits(self.clean)}
-        if self.robust is not None:
-            correct["robust"] = _digits(self.robust)
         return {
             "format": FORMAT,
             "kind": "evaluation",
@@ -48,7 +58,9 @@ class Evaluation:
             "clean": self.clean.to_json(),
             "robust": None if self.robust is None else self.robust.to_json(),
             "attacks": [{"attack": what, "robust": accuracy.to_json()} for what, accuracy in self.attacks],
-            "correct": correct,
+            "correct": {kind: _digits(accuracy) for kind, accuracy in self.kinds.items()},
+            "labels": pack(self.clean.labels),
+            "predicted": {kind: pack(predicted) for kind, predicted in self.predictions.items()},
             "settings": self.settings,
             "notes": self.notes,
             "versions": versions(),

@@ -159,7 +159,7 @@ class Accuracy:
             "interval": {
                 name: list(self.interval[name]) if name in self.interval else None for name in self.classes
             },
-            "limits": {metric: self.limits(metric) for metric in METRICS},
+            "limits": {m: list(pair) if (pair := self.limits(m)) else None for m in METRICS},
             "count": self.count,
             "confusion": self.confusion,
         }

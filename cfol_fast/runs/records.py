@@ -19,6 +19,7 @@ from cfol_fast.runs.config import flatten
 from cfol_fast.runs.json_files import check_shape, read_json, read_object
 from cfol_fast.runs.metrics_log import FILE as ROWS
 from cfol_fast.runs.metrics_log import read_rows
+from cfol_fast.runs.predictions import FILE as PREDICTIONS
 from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT
 
 # What the files may hold; the accuracies check themselves.
@@ -314,7 +315,7 @@ def _load_evaluations(folder: Path, classes: list[str]) -> tuple[list[SavedEvalu
     found: list[SavedEvaluation] = []
     curves = []
     for file in sorted(folder.glob("*.json")):
-        if file.name in (RESULT, CONFIG, GALLERY):
+        if file.name in (RESULT, CONFIG, GALLERY, PREDICTIONS):
             continue
         value = read_json(file)
         if not _is_evaluation(value):

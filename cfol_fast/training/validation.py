@@ -13,7 +13,7 @@ from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.data.source import PartOfSource, Source
 from cfol_fast.machine import versions
 from cfol_fast.policies import EpochFacts, Need
-from cfol_fast.runs import checkpoints, run_folder
+from cfol_fast.runs import checkpoints, predictions, run_folder
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.training.building import training_attack
@@ -100,6 +100,7 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
     chosen = checkpoints.BEST_AVERAGE if checkpoints.BEST_AVERAGE in epochs else checkpoints.LAST
     # By epoch, since the rules often keep the same one.
     tested: dict[int, dict[str, Any]] = {}
+    predicted: dict[int, dict[str, Tensor]] = {}
     final = {key: value.clone() for key, value in model.state_dict().items()}
     try:
         for name, epoch in epochs.items():
@@ -107,7 +108,9 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
                 continue
             if name != checkpoints.LAST:
                 model.load_state_dict(checkpoints.read(trainer.store.path(name), trainer.device)["model"])
-            found = accuracies(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
+            report = evaluated(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
+            found = figures(report)
+            predicted[epoch] = report.predictions
             tested[epoch] = {"epoch": epoch, **found}
             if epoch == epochs[chosen]:
                 write_gallery(trainer, found["robust"]["worst_class"])
@@ -135,6 +138,11 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         **({} if trainer.init is None else {"init": trainer.init}),
         **ensemble,
         "gallery": run_folder.GALLERY,
+        "predictions": predictions.write(
+            trainer.folder,
+            trainer.images.test.labels.cpu(),
+            {name: predicted[epoch] for name, epoch in epochs.items()},
+        ),
     }
     atomic.write_json(trainer.folder / run_folder.RESULT, result)
     trainer.progress.say(
@@ -206,12 +214,22 @@ def new_attack(trainer: Trainer, steps: int, step: float | None) -> attacks.Atta
 
 def accuracies(trainer: Trainer, source: Source, attack: attacks.Attack, what: str) -> dict[str, Any]:
     """The clean and the robust accuracies of the model as it is, for JSON."""
+    return figures(evaluated(trainer, source, attack, what))
+
+
+def figures(report: evaluation.Evaluation) -> dict[str, Any]:
+    assert report.robust is not None
+    return {"clean": report.clean.to_json(), "robust": report.robust.to_json()}
+
+
+def evaluated(trainer: Trainer, source: Source, attack: attacks.Attack, what: str) -> evaluation.Evaluation:
+    """The model as it is, clean and under the attack."""
 
     def between_batches(done: int, total: int) -> None:
         trainer.leave_if_asked()
         trainer.progress.busy(what, done, total)
 
-    report = evaluation.evaluate(
+    return evaluation.evaluate(
         trainer.model,
         source,
         attack=attack,
@@ -221,8 +239,6 @@ def accuracies(trainer: Trainer, source: Source, attack: attacks.Attack, what: s
         device=trainer.device,
         progress=between_batches,
     )
-    assert report.robust is not None
-    return {"clean": report.clean.to_json(), "robust": report.robust.to_json()}
 
 
 def write_gallery(trainer: Trainer, worst_class: str) -> None:

@@ -49,7 +49,7 @@ def test_three_comparisons_need_more_than_one():
     first, second = [0.30, 0.35, 0.20, 0.33, 0.30], [0.20, 0.24, 0.19, 0.22, 0.17]
     found = comparisons.paired(first, second)
     nothing = comparisons.paired([0.1, 0.2, 0.3, 0.2, 0.1], [0.2, 0.1, 0.3, 0.1, 0.2])
-    assert 0.05 / 3 > found.probability
+    assert found.probability < 0.05 / 3
     verdicts = [verdict for verdict, _ in comparisons.judge([found, nothing, nothing])]
     assert verdicts == ["shown", "not shown", "not shown"]
     weaker = comparisons.paired(first, [0.20, 0.30, 0.18, 0.22, 0.26])

@@ -9,6 +9,7 @@ import cfol_fast as cf
 from cfol_fast import data
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.methods import METHODS
+from cfol_fast.runs import predictions
 from cfol_fast.runs.loading import export, read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import read_result
@@ -46,6 +47,16 @@ def test_the_embedded_images_train_as_they_are(tmp_path):
     """No stand-in for the data: the run of the command line, with few steps."""
     run = tiny.run(tmp_path / "run", epochs=1, test__steps=1)
     assert sum(run.result["test"]["robust"]["count"].values()) == 3000
+
+
+def test_a_run_keeps_what_every_image_was_taken_for(few_images, tmp_path):
+    run = tiny.run(tmp_path / "run")
+    labels, kept = predictions.read(run.folder, run.result)
+    assert labels.tolist() == data.load("fashion-mini").test.labels.tolist()
+    for name, checkpoint in run.result["checkpoints"].items():
+        for kind in ("clean", "robust"):
+            again = predictions.accuracy(labels, kept[name][kind], run.result["classes"])
+            assert again.to_json() == checkpoint[kind]
 
 
 def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tmp_path):
