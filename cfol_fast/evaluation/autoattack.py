@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,9 @@ from cfol_fast.attacks.attack import check_radius
 from cfol_fast.attacks.frozen import bare, evaluation_mode
 from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.sharing import fingerprint, model_fingerprint, one_round
 from cfol_fast.machine import versions
+from cfol_fast.ranks import Ranks
 from cfol_fast.runs.json_files import read_object
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
@@ -88,15 +89,16 @@ class AutoAttack:
         device: torch.device,
         batch_size: int = 256,
         progress: Callable[[int, int], Any] | None = None,
+        ranks: Ranks | None = None,
     ) -> Tensor:
         """(N,) int64: the prediction for each example after all attacks.
 
         x: (N, C, H, W), y and clean (the predictions without attack): (N,), on the CPU.
         progress: called with (done, total) after every batch; only their ratio means something.
+        ranks: share the batches of each attack, a round at a time; the first of them keeps the state.
         """
-        state = _State(self._identity(x, y, batch_size), clean, y)
-        if self.state is not None and self.state.exists():
-            state.restore(self.state, y, batch_size, len(self.attacks), self._classes(x, device))
+        ranks = ranks or Ranks(world_size=1)
+        state = ranks.from_first(lambda: self._begin(x, y, clean, device, batch_size))
         adversary = None
         for number, name in enumerate(self.attacks):
             if number < state.attack:
@@ -104,17 +106,28 @@ class AutoAttack:
             left = state.candidates.nonzero().squeeze(1)
             # Without examples there would be one piece, an empty one.
             pieces = left.split(batch_size) if len(left) else ()
-            for piece in pieces[state.batch :]:
-                if adversary is None:
-                    adversary = self._adversary(x, device)
-                state.predictions[piece] = self._attack(adversary, name, x[piece], y[piece], device)
-                state.batch += 1
-                self._save(state)
-                if progress is not None:
-                    progress(number * len(pieces) + state.batch, len(self.attacks) * len(pieces))
+            while round_of := pieces[state.batch : state.batch + ranks.size]:
+                with one_round(ranks) as this:
+                    for piece in round_of[ranks.rank : ranks.rank + 1]:
+                        adversary = adversary or self._adversary(x, device)
+                        this.found = self._attack(adversary, name, x[piece], y[piece], device).tolist()
+                for piece, found in zip(round_of, this.all, strict=False):
+                    state.predictions[piece] = torch.tensor(found)
+                state.batch += len(round_of)
+                ranks.from_first(lambda: self._save(state))
+                with one_round(ranks):
+                    if progress is not None:
+                        progress(number * len(pieces) + state.batch, len(self.attacks) * len(pieces))
             state.next_attack(y)
-            self._save(state)
+            ranks.from_first(lambda: self._save(state))
         return state.predictions
+
+    def _begin(self, x: Tensor, y: Tensor, clean: Tensor, device: torch.device, batch_size: int) -> _State:
+        """The state to start from: that of the file, where there is one."""
+        state = _State(self._identity(x, y, batch_size), clean, y)
+        if self.state is not None and self.state.exists():
+            state.restore(self.state, y, batch_size, len(self.attacks), self._classes(x, device))
+        return state
 
     def _classes(self, x: Tensor, device: torch.device) -> int:
         with torch.no_grad(), evaluation_mode(self.model):
@@ -153,9 +166,8 @@ class AutoAttack:
             atomic.write_json(self.state, state.to_json())
 
     def _identity(self, x: Tensor, y: Tensor, batch_size: int) -> dict[str, Any]:
-        weights = bare(self.model).state_dict()
         return {
-            "model": fingerprint([part for name, value in weights.items() for part in (name, value)]),
+            "model": model_fingerprint(self.model),
             "data set": fingerprint([x, y]),
             "radius": self.eps,
             "norm": self.norm,
@@ -255,19 +267,6 @@ class _State:
         if bool(((predictions < 0) | (predictions >= classes)).any()):
             return f"its predictions must be of {classes} classes"
         return None
-
-
-def fingerprint(parts: Sequence[Tensor | str]) -> str:
-    """A hash of names, shapes and bytes."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, str):
-            digest.update(part.encode())
-            continue
-        value = part.detach().cpu().contiguous()
-        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -17,11 +17,15 @@ from cfol_fast import ops, theory
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
+from cfol_fast.data.source import Batch, every_nth_batch
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.inputs import Source, as_source, check_labels, class_names, logits_of
+from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round
+from cfol_fast.ranks import Ranks
 
 # Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
 STEPS = 20
@@ -45,6 +49,7 @@ def evaluate(
     device: torch.device | str | None = None,
     active_set: bool = False,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
@@ -56,6 +61,8 @@ def evaluate(
     batch_size: of the passes; a DataLoader keeps its own.
     active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the last.
     progress: called with (images done, images in all), an image counting once for each attack.
+    ranks: `Ranks(process_group=...)` on every process of a group: they share the batches, and each returns the whole result, which
+        is that of one process. Give all of them the same model and the same images.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -63,15 +70,18 @@ def evaluate(
     chosen = [make_attack(one, model) for one in _as_list(attack)]
     if active_set and not any(isinstance(one, attack_kinds.PGD) for one in chosen):
         raise InputError("the active set needs PGD: give attack={'eps': ...}")
+    ranks = ranks or Ranks(world_size=1)
+    check_same_work(ranks, model, source)
     with evaluation_mode(model), torch.no_grad():
         found = _Predictions(
-            model, source, _device_of(model, device), class_names, num_classes, batch_size, progress
+            model, source, _device_of(model, device), (class_names, num_classes), batch_size, progress, ranks
         )
         found.clean_and_batched(chosen, active_set)
         found.whole_set(chosen)
-    for one in chosen:
-        _check_fault(one)
-    labels = source.labels.cpu()
+    with one_round(ranks):
+        for one in chosen:
+            _check_fault(one)
+    labels = found.labels
 
     def accuracy(predictions: Tensor) -> ClassAccuracy:
         return ClassAccuracy(labels, predictions, found.names)
@@ -92,7 +102,8 @@ def evaluate(
 class _Predictions:
     """What the model says to every example, without an attack and under each, filled in batch by batch.
 
-    clean: (N,) int64. attacked: the same for each attack, by its number. names: of the classes, known with the first batch.
+    labels, clean: (N,) int64. attacked: the same for each attack, by its number. names: of the classes, known with the first batch; what
+    was given for them: the names themselves, and how many.
     """
 
     def __init__(
@@ -100,70 +111,109 @@ class _Predictions:
         model: nn.Module,
         source: Source,
         device: torch.device | None,
-        names: Sequence[str] | None,
-        num_classes: int | None,
+        given: tuple[Sequence[str] | None, int | None],
         batch_size: int,
         progress: Progress | None,
+        ranks: Ranks,
     ) -> None:
-        self.model, self.source, self.batch_size, self.progress = model, source, batch_size, progress
+        self.model, self.source, self.batch_size = model, source, batch_size
+        self.progress, self.ranks = progress, ranks
         self.device = device or source.labels.device
-        self.clean = torch.zeros(len(source), dtype=torch.int64)
+        self.labels, self.clean = torch.zeros(2, len(source), dtype=torch.int64)
         self.attacked: dict[int, Tensor] = {}
         self.names: list[str] = []
-        self._given = names, num_classes
-        self.done = self.total = 0
+        self._given = given
+        self.done = self.told = self.total = 0
 
     def clean_and_batched(self, chosen: list[Any], active_set: bool) -> None:
         """The clean images, and every attack that works batch by batch."""
         batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
         self.attacked = {number: torch.zeros_like(self.clean) for number in batched}
         self.total = len(self.source) * max(1, len(chosen))
-        for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
-            x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
-            check_pixels(x, f"batch {number}: ")
-            logits = logits_of(self.model, x, number)
+        states = RandomStates(list(batched.values()), self.ranks)
+        ranks, number = self.ranks, 0
+        mine = every_nth_batch(self.source, self.batch_size, ranks.rank, ranks.size)
+        while True:
+            with one_round(ranks) as this:
+                # Whoever is told may itself ask all ranks something: they are all here.
+                self._tell()
+                number, batch = next(mine, (number, None))
+                if batch is not None:
+                    this.found = len(batch[0]), self._one_batch(number, batch, batched, active_set, states)
+            computed = [found for found in this.all if found is not None]
+            if not computed:
+                break
             if not self.names:
-                self.names = class_names(self.source, *self._given, logits.shape[1])
-            check_labels(y, len(self.names))
-            clean = logits.argmax(1)
-            self.clean[rows] = clean.cpu()
-            for attack_number, one in batched.items():
-                if active_set and isinstance(one, attack_kinds.PGD):
-                    right = clean == y
-                    outcome, alive = attack_survivors(one, x, y, right), right.nonzero().squeeze(1)
-                    guess = clean.clone()
-                    if len(alive):
-                        guess[alive] = self._predict(outcome.x_adv[alive], number)
-                else:
-                    guess = self._predict(attack_images(one, self.model, x, y), number)
-                self.attacked[attack_number][rows] = guess.cpu()
-                self._count(len(rows))
-            if not chosen:
-                self._count(len(rows))
+                # A rank may have had no batch.
+                self.names = class_names(self.source, *self._given, computed[0][1])
+            states.batches += len(computed)
+            self.done += sum(images for images, _ in computed) * max(1, len(batched))
+        states.to_the_end()
+        self._put_together()
+
+    def _one_batch(
+        self, number: int, batch: Batch, batched: dict[int, Any], active_set: bool, states: RandomStates
+    ) -> int:
+        """Fills in one batch; returns the number of logits."""
+        idx, x, y = batch
+        x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
+        check_pixels(x, f"batch {number}: ")
+        logits = logits_of(self.model, x, number)
+        if not self.names:
+            self.names = class_names(self.source, *self._given, logits.shape[1])
+        check_labels(y, len(self.names))
+        clean = logits.argmax(1)
+        self.labels[rows], self.clean[rows] = y.cpu(), clean.cpu()
+        states.go_to(number)
+        for attack_number, one in batched.items():
+            if active_set and isinstance(one, attack_kinds.PGD):
+                right = clean == y
+                outcome, alive = attack_survivors(one, x, y, right), right.nonzero().squeeze(1)
+                guess = clean.clone()
+                if len(alive):
+                    guess[alive] = self._predict(outcome.x_adv[alive], number)
+            else:
+                with states.of_others(one, number, x.device):
+                    x_adv = attack_images(one, self.model, x, y)
+                guess = self._predict(x_adv, number)
+            self.attacked[attack_number][rows] = guess.cpu()
+        return logits.shape[1]
+
+    def _put_together(self) -> None:
+        """What each rank found, on all of them: the others have zeros there."""
+        for part in (self.labels, self.clean, *self.attacked.values()):
+            self.ranks.sum(part)
+        if isinstance(self.source, LoaderSource):
+            self.source.labels = self.labels
 
     def whole_set(self, chosen: list[Any]) -> None:
         """AutoAttack chooses its own batches, of the examples that are left."""
         wanted = {number: one for number, one in enumerate(chosen) if isinstance(one, AutoAttack)}
         if not wanted:
             return
-        x = torch.cat([batch.cpu() for _, batch, _ in self.source.batches(self.batch_size)])
-        y = self.source.labels.cpu()
+        with one_round(self.ranks):
+            x = torch.cat([batch.cpu() for _, batch, _ in self.source.batches(self.batch_size)])
+        y = self.labels
         for number, one in wanted.items():
             before = self.done
 
             def part_done(done: int, total: int, before: int = before) -> None:
-                self._count(before + len(y) * done // max(1, total) - self.done)
+                self.done = before + len(y) * done // max(1, total)
+                self._tell()
 
-            self.attacked[number] = one.run(x, y, self.clean, self.device, self.batch_size, part_done)
-            self._count(before + len(y) - self.done)
+            self.attacked[number] = one.run(
+                x, y, self.clean, self.device, self.batch_size, part_done, self.ranks
+            )
+            with one_round(self.ranks):
+                part_done(1, 1)
 
     def _predict(self, x: Tensor, batch: int) -> Tensor:
         return logits_of(self.model, x, batch).argmax(1)
 
-    def _count(self, images: int) -> None:
-        """Adds to the images done, and tells whoever follows the progress."""
-        self.done += images
-        if self.progress is not None:
+    def _tell(self) -> None:
+        """Tells whoever follows the progress what all ranks have done."""
+        if self.progress is not None and self.done > self.told:
+            self.told = self.done
             self.progress(self.done, self.total)
 
 

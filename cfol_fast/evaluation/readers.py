@@ -36,16 +36,16 @@ class LoaderSource:
         self.loader = loader
         given = list(loader.batch_sampler)
         self._batches = given if fixed else None
-        self._order = [index for batch in given for index in batch]
+        self.order = [index for batch in given for index in batch]
         # Filled by `batches`.
-        self.labels = torch.zeros(len(self._order), dtype=torch.int64)
+        self.labels = torch.zeros(len(self.order), dtype=torch.int64)
         self.classes = _class_names(loader.dataset)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:
-        order = self._order
+        order = self.order
         batches = self._batches or [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
         starts = [0, *itertools.accumulate(map(len, batches))][first::every]
         loader = self.loader

@@ -1,0 +1,127 @@
+"""One evaluation on many processes: each rank computes whole batches of the division that one process would make, in turn.
+
+What an attack draws depends on a batch's number and not on who computed the batches before it, so the figures are those of one
+process, bit for bit. The ranks meet after each round of batches: there an error of one becomes an error of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast.attacks.attack import Attack
+from cfol_fast.attacks.frozen import bare
+from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
+from cfol_fast.evaluation.readers import LoaderSource
+from cfol_fast.ranks import Ranks
+
+
+class Round:
+    """found: what this rank found in its batch, in plain Python; None without a batch. all: that of every rank, after the round."""
+
+    def __init__(self) -> None:
+        self.found: Any = None
+        self.all: list[Any] = []
+
+
+@contextlib.contextmanager
+def one_round(ranks: Ranks) -> Iterator[Round]:
+    """A batch on each rank. What is raised in here on one of them is raised on all, at the end."""
+    this = Round()
+    if ranks.size == 1:
+        yield this
+        this.all = [this.found]
+        return
+    problem: Exception | None = None
+    try:
+        yield this
+    except Exception as error:
+        problem = error
+    outcomes = ranks.gather_objects((this.found, _told(problem, ranks.rank)))
+    if problem is not None:
+        raise problem
+    for _, theirs in outcomes:
+        if theirs is not None:
+            raise theirs
+    this.all = [found for found, _ in outcomes]
+
+
+def _told(problem: Exception | None, rank: int) -> Exception | None:
+    """The problem as the other ranks may know it: not every exception can travel."""
+    if problem is None or isinstance(problem, (InputError, TrainingFailed, Stopped)):
+        return problem
+    return TrainingFailed(f"rank {rank} failed: {type(problem).__name__}: {one_line(problem)}")
+
+
+class RandomStates:
+    """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks so far.
+
+    Attacks of others draw from torch's own generators, which are therefore seeded for each batch.
+    """
+
+    def __init__(self, attacks: Sequence[Any], ranks: Ranks) -> None:
+        # An attack that is there twice is called twice for each batch.
+        self._ours = [one for one in attacks if isinstance(one, Attack)]
+        self._seed = ranks.from_first(torch.initial_seed) if len(self._ours) < len(attacks) else 0
+        self._at = self.batches = 0
+
+    def go_to(self, number: int) -> None:
+        """To batch `number`, which is then computed."""
+        for one in self._ours:
+            one.skip(number - self._at)
+        self._at = number + 1
+
+    def to_the_end(self) -> None:
+        self.go_to(self.batches)
+
+    @contextlib.contextmanager
+    def of_others(self, attack: Any, number: int, device: torch.device) -> Iterator[None]:
+        """torch's generators for an attack that is not ours; they are put back afterwards."""
+        if isinstance(attack, Attack):
+            yield
+            return
+        gpu, seed = device.type == "cuda", (self._seed + number) % 2**63
+        with torch.random.fork_rng([device] if gpu else []):
+            torch.default_generator.manual_seed(seed)
+            if gpu:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+            yield
+
+
+def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:
+    """Ranks with different weights or examples would each compute a part of something else."""
+    if ranks.size == 1:
+        return
+    order = repr(source.order) if isinstance(source, LoaderSource) else source.labels
+    for what, mine in (("weights", model_fingerprint(model)), ("examples", fingerprint([order]))):
+        found = ranks.gather_objects(mine)
+        if len(set(found)) > 1:
+            other = next(rank for rank, theirs in enumerate(found) if theirs != found[0])
+            raise InputError(
+                f"rank {other} has other {what} than rank 0: give every rank the same model and the same examples in the same order "
+                "(no DistributedSampler, no shuffling); the evaluation divides them itself"
+            )
+
+
+def fingerprint(parts: Sequence[Tensor | str]) -> str:
+    """A hash of names, shapes and bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(part.encode())
+            continue
+        value = part.detach().cpu().contiguous()
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    weights = bare(model).state_dict()
+    return fingerprint([part for name, value in weights.items() for part in (name, value)])
