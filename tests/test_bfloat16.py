@@ -75,6 +75,7 @@ def test_without_fused_kernels_the_attack_runs_on_plain_ones():
 
 
 @pytest.mark.usefixtures("without_fused_kernels")
+@pytest.mark.slow
 def test_a_run_says_first_that_it_has_plain_convolutions(tmp_path, capsys):
     command = ["train", "erm", "--epochs", "1", "--precision", "bfloat16", "--out", str(tmp_path / "run")]
     settings = ["steps_per_epoch=1", "batch_size=8", "data.holdout=none", "attack.steps=1", "test.steps=1"]

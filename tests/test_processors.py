@@ -46,11 +46,13 @@ def run(setting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @every_processor
+@pytest.mark.slow
 def test_the_setting_takes_effect(setting: str) -> None:
     asked, answer = PROCESSORS[setting]
     assert run(setting, "-c", f"import torch; print({asked})").stdout.strip() == answer
 
 
+@pytest.mark.slow
 def test_each_processor_has_a_cache_of_compiled_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(machine.COMPILE_CACHE, raising=False)
     asked = "import torch._inductor.codecache; from cfol_fast import machine; machine.keep_compiled_code_apart(); print(machine.os.environ[machine.COMPILE_CACHE])"

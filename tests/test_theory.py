@@ -122,6 +122,7 @@ def separable_examples() -> tuple[Tensor, Tensor, float]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.slow
 def test_theorem_1_holds_where_the_mistake_bound_is_known(seed: int) -> None:
     x, y, C = separable_examples()
     sign, model = 2.0 * y - 1, Perceptron(4)
@@ -150,6 +151,7 @@ def test_theorem_1_holds_where_the_mistake_bound_is_known(seed: int) -> None:
 
 
 class TestReservoir:
+    @pytest.mark.slow
     def test_each_member_is_a_uniform_iterate_independent_of_the_others(self) -> None:
         reservoir = IterateReservoir(20_000, seed=5)
         model = nn.Linear(1, 1)

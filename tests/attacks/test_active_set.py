@@ -91,6 +91,7 @@ def test_cudnn_does_not_try_its_algorithms_for_each_new_shape(trained: Trained) 
 
 
 @pytest.mark.parametrize("alive", [1, 3])
+@pytest.mark.slow
 def test_on_a_gpu_the_rows_are_filled_up_to_a_few_sizes_and_nothing_else_changes(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, alive: int
 ) -> None:

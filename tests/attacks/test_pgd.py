@@ -263,6 +263,7 @@ def test_a_model_in_double_precision_is_attacked_in_double_precision(trained: Tr
     assert ((adv - expected).abs() < 1e-5).double().mean() > 0.98
 
 
+@pytest.mark.slow
 def test_wrappers_around_the_model_are_looked_through(trained: Trained) -> None:
     model, x, y = trained
     expected = PGD(model, EPS)(x, y)
@@ -270,6 +271,7 @@ def test_wrappers_around_the_model_are_looked_through(trained: Trained) -> None:
     assert torch.equal(PGD(torch.compile(model), EPS)(x, y), expected)
 
 
+@pytest.mark.slow
 def test_the_inner_step_compiles_into_one_graph(trained: Trained) -> None:
     model, x, y = trained
     attack = PGD(model, EPS, EPS / 4)

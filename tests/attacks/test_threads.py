@@ -67,6 +67,7 @@ def test_two_threads_trace_two_models_at_once() -> None:
         assert torch.equal(adv, PGD(model.inner, 0.05, steps=2)(x, y))
 
 
+@pytest.mark.slow
 def test_many_forward_passes_beside_many_traces() -> None:
     x, y = images(2, 0)
     done = threading.Event()

@@ -42,6 +42,7 @@ def test_the_demo_trains_compares_and_draws(quick_demo, tmp_path, capsys):
     assert (tmp_path / "cfol/result.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_another_seed_in_the_same_folder_is_refused(quick_demo, tmp_path, capsys):
     assert cli.main(["demo", "--out", str(tmp_path), "--epochs", "1", "--quiet"]) == 0
     assert cli.main(["demo", "--out", str(tmp_path), "--epochs", "1", "--seed", "1"]) == 2

@@ -109,6 +109,7 @@ def accuracy(file: Path, tmp_path: Path, *options: str) -> dict[str, Any]:
     return json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_weights_of_others_are_normalised_as_they_were_trained(
     weights: Path, plain_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

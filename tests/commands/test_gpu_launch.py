@@ -58,6 +58,7 @@ def test_a_launch_that_does_not_end_is_told(monkeypatch):
     assert "did not end" in gpu_launch.launch_trouble(*BUILT)
 
 
+@pytest.mark.slow
 def test_the_probe_itself_runs_here():
     """Over the GPUs of this machine: with none, the loop is empty."""
     assert gpu_launch.launch_trouble(*BUILT) is None

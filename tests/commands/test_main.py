@@ -40,6 +40,7 @@ def test_the_help_lists_every_command(capsys):
     assert call(capsys)[1] == out
 
 
+@pytest.mark.slow
 def test_the_help_imports_no_torch():
     code = "import sys; from cfol_fast.commands import main as cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules"
@@ -57,6 +58,7 @@ def test_a_home_folder_that_is_not_there_is_named(capsys, words):
     assert "~nobody-here" in err
 
 
+@pytest.mark.slow
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "cfol_fast", "train", "cfoll"], capture_output=True, text=True, check=False
@@ -233,6 +235,7 @@ def test_a_folder_without_write_permission_is_named(capsys, tmp_path, monkeypatc
     assert f"cannot write to {tmp_path / 'run'}: no permission" in err
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line_is_guarded_resumed_and_overwritten(capsys, tmp_path):
     out = ["--out", str(tmp_path / "run")]
     status, shown, _ = call(capsys, "train", "erm", *TINY, *out)
@@ -296,6 +299,7 @@ def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
     assert re.fullmatch(r"cfol-fast: stopped at step \d+, saved .*last\.pt; --resume continues\n", err)
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
     status, out, _ = call(capsys, "doctor")
     assert status == 0
@@ -326,6 +330,7 @@ def test_every_option_of_train_sets_a_field_of_the_configuration():
     assert {key for _, key, _, _ in command.FIELDS} <= set(known_keys())
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback(tmp_path):
     code = f"{sys.executable} -m cfol_fast train --list-methods | head -c 1 > /dev/null"
     process = subprocess.run(code, shell=True, capture_output=True, text=True, check=False, env=os.environ)

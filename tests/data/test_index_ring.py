@@ -67,6 +67,7 @@ def test_close_drops_what_is_waiting_and_finish_does_not():
         assert ring.take() == expected
 
 
+@pytest.mark.slow
 def test_two_threads_pass_ten_thousand_batches_without_loss():
     ring, rows = ring_of(3, 4)
     seen: list[int] = []

@@ -83,6 +83,7 @@ def test_several_attacks_give_the_worst_case_of_each_example(trained: Trained) -
     assert report.robust.average <= min(accuracy.average for _, accuracy in report.attacks)
 
 
+@pytest.mark.slow
 def test_the_active_set_never_reports_more_than_the_last_iterate(trained: Trained) -> None:
     model, x, y = trained
     plain = evaluate(model, x, y, attack={"eps": EPS, "steps": 10})

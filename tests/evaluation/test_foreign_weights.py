@@ -58,6 +58,7 @@ def test_the_trades_layout_has_a_block_that_is_never_used(tmp_path: Path) -> Non
     check(load_weights(tmp_path / "trades.pt", "wrn-10-1", mean=[0.0] * 3, std=[1.0] * 3), expected)
 
 
+@pytest.mark.slow
 def test_autoattacks_own_example_is_recognised_as_a_resnet18() -> None:
     import sys
 
@@ -113,6 +114,7 @@ def test_counters_of_newer_versions_may_be_missing(tmp_path: Path) -> None:
     check(load_weights(tmp_path / "w.pt", "demo-cnn", mean=MEAN, std=STD), expected)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_architecture_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
     _, weights = weights_of("preact-resnet18@0.125")
     torch.save(weights, tmp_path / "w.pt")

@@ -399,6 +399,7 @@ def test_kernels_use_several_blocks_and_warps_at_normal_sizes(emulated, shape):
     assert advance == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_wrapper_compiles_without_a_graph_break_and_runs_on_meta():
     images, idx = random_images(6, 8, 8, 3), torch.tensor([4, 1])
 

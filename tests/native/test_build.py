@@ -130,6 +130,7 @@ def build_in_place(tmp_path: Path, **environment: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_force_cuda_without_nvcc_is_an_error(tmp_path):
     tools = tmp_path / "bin"  # a PATH with a compiler but without an nvcc
     tools.mkdir()

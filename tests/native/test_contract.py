@@ -57,6 +57,7 @@ def test_the_meta_device_gives_the_same_shapes(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_compiled_without_a_graph_break_it_gives_the_same(name):
     op = getattr(torch.ops.cfol_fast, name).default
     eager, compiled = example_calls()[name], example_calls()[name]

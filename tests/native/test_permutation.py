@@ -86,6 +86,7 @@ def test_all_orders_are_equally_likely(cpu, n):
 
 
 @pytest.mark.parametrize("n", [10, 100])
+@pytest.mark.slow
 def test_every_element_comes_to_every_place_equally_often(cpu, n):
     rng, counts, steps = ops.new_rng(22), np.zeros((n, n)), 10_000
     for step in range(steps):

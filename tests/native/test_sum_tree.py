@@ -156,6 +156,7 @@ def test_an_example_of_weight_zero_is_drawn_only_by_the_mixture(cpu):
     assert p[idx % 2 == 0].unique().tolist() == [0.5 / 40]
 
 
+@pytest.mark.slow
 def test_ten_million_examples(cpu):
     n = 10_000_000
     state = ops.sum_tree_new(n)
@@ -174,6 +175,7 @@ def test_ten_million_examples(cpu):
     assert int(state.tree[-1]) == int(state.tree[:n].sum())
 
 
+@pytest.mark.slow
 def test_ten_million_updates_leave_finite_weights(cpu):
     state, rng, batch = ops.sum_tree_new(50), ops.new_rng(10), 10_000
     loss = torch.ones(batch)
@@ -186,6 +188,7 @@ def test_ten_million_updates_leave_finite_weights(cpu):
     assert abs(ops.sum_tree_probabilities(state, 0.5).sum() - 1) < 1e-12
 
 
+@pytest.mark.slow
 def test_one_example_gaining_for_ever_does_not_overflow(cpu):
     state = ops.sum_tree_new(3)
     for _ in range(1000):

@@ -143,6 +143,7 @@ def test_risks_run_where_nothing_can_be_read_back() -> None:
     assert losses.grad is not None
 
 
+@pytest.mark.slow
 def test_risks_compile_into_one_graph() -> None:
     losses, y = torch.rand(8), torch.randint(0, 3, (8,))
     compiled = torch.compile(

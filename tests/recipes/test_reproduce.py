@@ -102,6 +102,7 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(
     assert erm["values"]["clean.worst"]["paper"] == 0.6330
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_trained_again(
     tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_stopped_parallel_reproduction_stops_its_runs_and_continues(
     assert table_of(folder)["runs"]
 
 
+@pytest.mark.slow
 def test_another_attack_is_tested_once_and_kept(
     tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_a_name_in_capitals_is_understood_well_enough_to_help() -> None:
         load_recipe("ALL")
 
 
+@pytest.mark.slow
 def test_the_assumed_arithmetic_of_the_cost_estimate_is_that_of_the_models() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -33,6 +33,7 @@ def kept(tmp_path: Path, *names: str) -> Path:
     return tmp_path / "results"
 
 
+@pytest.mark.slow
 def test_a_recipe_with_the_runs_of_another_is_kept_under_its_name(tmp_path: Path) -> None:
     folder = kept(tmp_path, "cifar10", "cifar100-stl10", "seeds", "gamma")
     tables = read_kept(folder)

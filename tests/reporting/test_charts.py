@@ -183,6 +183,7 @@ def test_a_picture_holds_every_drawing_of_its_figure_with_its_colours_in_place(d
         assert f">{name}</text>" in text
 
 
+@pytest.mark.slow
 def test_a_png_shows_the_colours_of_the_series(drawn):
     image = pixels(picture_files.drawing(drawn["classes"]))
     for method in ("slate", "indigo"):
@@ -190,6 +191,7 @@ def test_a_png_shows_the_colours_of_the_series(drawn):
     assert share_of(theme.INK["worst"][0], image) > 0.0005
 
 
+@pytest.mark.slow
 def test_a_png_shows_headings_and_labels_without_fonts_of_the_system(drawn):
     figure = drawn["classes"]
     text = picture_files.drawing(figure)
@@ -199,6 +201,7 @@ def test_a_png_shows_headings_and_labels_without_fonts_of_the_system(drawn):
         assert (whole != without).any(), word
 
 
+@pytest.mark.slow
 def test_a_png_is_the_same_each_time_and_changes_with_its_description(drawn, tmp_path):
     figure = drawn["distribution"]
     chart = figure.charts[0]

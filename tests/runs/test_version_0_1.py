@@ -66,6 +66,7 @@ def test_both_are_reported(old):
     assert "CFOL-AT" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_and_ends_as_version_0_1_ended_it(old):
     # --force: the machine may have other instructions than the one that wrote the files.
     options = ["--threads", "1", "--force", "--quiet", "--set", "checkpoint.seconds=60"]

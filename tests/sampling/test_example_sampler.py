@@ -70,6 +70,7 @@ def test_the_estimate_is_unbiased_however_far_batches_are_drawn_ahead(lag: int) 
     assert (total / (3000 * 16) - risk).abs().max().item() < 0.1
 
 
+@pytest.mark.slow
 def test_ten_million_updates_leave_every_number_finite() -> None:
     s = ExampleSampler(1000, eta=1e-3, seed=5)
     for _ in range(10):

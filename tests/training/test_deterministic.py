@@ -10,7 +10,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import CUBLAS_WORKSPACE, bfloat16_trouble, check_same_arithmetic, computing
 from cfol_fast.methods import METHODS
 from cfol_fast.objectives import risk
-from tests.training.tiny import assert_same_outcome, new_trainer, run, take_steps
+from tests.training.tiny import assert_same_outcome, each, new_trainer, run, take_steps
 
 
 def switches():
@@ -46,6 +46,7 @@ def test_otherwise_cudnn_looks_for_the_fastest_algorithms(monkeypatch):
     assert switches() == before
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_on_the_cpu_is_the_same_run(few_images, tmp_path):
     run(tmp_path / "plain")
     run(tmp_path / "deterministic", deterministic=True)
@@ -60,7 +61,7 @@ def test_a_run_that_becomes_deterministic_does_not_continue_exactly(few_images, 
         check_same_arithmetic(*states, force=False)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS))
 def test_no_op_of_a_step_is_refused_as_not_deterministic(few_images, tmp_path, method):
     trainer = new_trainer(tmp_path, method)
     with computing("float32", deterministic=True):

@@ -50,6 +50,7 @@ def test_adamw_takes_torchs_steps_and_loads_its_own_state():
 
 
 @pytest.mark.parametrize("method", ["cfol", "dafa-trades"])
+@pytest.mark.slow
 def test_a_run_with_all_options_that_was_stopped_continues_bit_for_bit(
     few_images, tmp_path, monkeypatch, method
 ):

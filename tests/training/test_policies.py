@@ -24,7 +24,7 @@ def same_weights(run, other) -> bool:
     return all(torch.equal(value, weights(other)[name]) for name, value in weights(run).items())
 
 
-@pytest.mark.parametrize("method", BEYOND)
+@pytest.mark.parametrize("method", tiny.each(BEYOND, ["dafa"]))
 def test_a_stopped_run_continues_bit_for_bit(few_images, tmp_path, monkeypatch, method):
     """Stopped in the first epoch, while the policy gathers, and in the second, after it acted."""
     tiny.run(tmp_path / "whole", method, **SHORT)
@@ -34,6 +34,7 @@ def test_a_stopped_run_continues_bit_for_bit(few_images, tmp_path, monkeypatch, 
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_hold_outs_losses_are_computed_loses_nothing(few_images, tmp_path, monkeypatch):
     tiny.run(tmp_path / "whole", "wat", **SHORT)
     with monkeypatch.context() as patch:
@@ -53,12 +54,14 @@ def test_a_signal_while_the_hold_outs_losses_are_computed_loses_nothing(few_imag
         ("faal", {"radius": 0}, "erm"),
     ],
 )
+@pytest.mark.slow
 def test_with_neutral_factors_a_run_is_its_base_bit_for_bit(few_images, tmp_path, method, neutral, base):
     tiny.run(tmp_path / "base", base, **SHORT)
     tiny.run(tmp_path / "neutral", method, **SHORT, **neutral)
     assert same_weights(tmp_path / "neutral", tmp_path / "base")
 
 
+@pytest.mark.slow
 def test_with_neutral_factors_frl_is_trades_up_to_rounding(few_images, tmp_path):
     tiny.run(tmp_path / "base", "trades", beta=1.5, epochs=1, steps_per_epoch=2)
     tiny.run(tmp_path / "neutral", "frl", epochs=1, steps_per_epoch=2)
@@ -66,7 +69,7 @@ def test_with_neutral_factors_frl_is_trades_up_to_rounding(few_images, tmp_path)
         assert torch.allclose(value.float(), weights(tmp_path / "base")[name].float(), atol=1e-6), name
 
 
-@pytest.mark.parametrize("method", WITH_POLICY)
+@pytest.mark.parametrize("method", tiny.each(WITH_POLICY, ["cfa", "wat"]))
 def test_a_policy_acts_in_two_epochs_and_its_factors_are_logged(few_images, tmp_path, method):
     run = tiny.run(tmp_path / "run", method, **SHORT)
     first, second = (row for row in read_rows(run.folder) if row["kind"] == "train")
@@ -76,7 +79,7 @@ def test_a_policy_acts_in_two_epochs_and_its_factors_are_logged(few_images, tmp_
     assert any(second[f"class_{factor}"] != [1.0] * 10 for factor in METHODS[method].policy.factors)
 
 
-@pytest.mark.parametrize("method", WITH_POLICY)
+@pytest.mark.parametrize("method", tiny.each(WITH_POLICY, ["cfa", "wat"]))
 def test_a_policy_that_never_acted_says_so(few_images, tmp_path, capsys, method):
     config = tiny.tiny_config(tmp_path / "run", method, epochs=1, steps_per_epoch=1)
     train(config)

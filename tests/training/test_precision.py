@@ -74,6 +74,7 @@ def test_a_run_stores_what_auto_was_and_says_it_first(few_images, tmp_path, caps
     assert (printed.out + printed.err).splitlines()[0] == "cpu: float32"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_precision_it_was_created_with(few_images, tmp_path, monkeypatch):
     run_until(monkeypatch, 2, tmp_path, precision="bfloat16")
     with pytest.raises(InputError, match="precision"):

@@ -6,7 +6,7 @@ import torch
 from cfol_fast.methods import METHODS
 from cfol_fast.policies import EpochFacts
 from tests.training.replaying import Trace, tensors
-from tests.training.tiny import new_trainer, take_steps
+from tests.training.tiny import each, new_trainer, take_steps
 
 
 def a_step(trainer, trace):
@@ -18,7 +18,7 @@ def a_step(trainer, trace):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS))
 def test_replay_two_steps_differ_in_no_op_and_in_no_number(few_images, tmp_path, method, precision):
     trainer = take_steps(new_trainer(tmp_path, method, precision=precision), 2)
     first, second = a_step(trainer, Trace()), a_step(trainer, Trace())
@@ -49,7 +49,7 @@ def facts(epoch):
     return EpochFacts(epoch, 1 - low, high, low, 1 + low, 1.2)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS, ["cfol"]))
 def test_replay_the_recorded_step_equals_eager_steps_bit_for_bit(
     few_images, tmp_path, method, fake_graphs, graph_trainer
 ):
@@ -57,6 +57,7 @@ def test_replay_the_recorded_step_equals_eager_steps_bit_for_bit(
 
 
 @pytest.mark.parametrize("settings", [{"awp": 0.005}, {"optimizer__name": "adamw"}, {"attack__norm": "l2"}])
+@pytest.mark.slow
 def test_replay_equals_eager_steps_with_other_parts_too(
     few_images, tmp_path, settings, fake_graphs, graph_trainer
 ):

@@ -45,6 +45,7 @@ def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monke
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_signal_during_validation_loses_nothing(few_images, tmp_path, monkeypatch):
     tiny.run(tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -54,6 +55,7 @@ def test_a_signal_during_validation_loses_nothing(few_images, tmp_path, monkeypa
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_final_test_leaves_the_last_epoch_as_it_was(few_images, tmp_path, monkeypatch):
     """While another checkpoint is being tested the model holds that one's weights: they must not be saved as the last."""
     settings = {"epochs": 3, "seed": 1, "ensemble": 2}
@@ -99,6 +101,7 @@ def test_a_finished_run_is_returned_as_it_is(few_images, tmp_path):
     assert (tmp_path / "run/result.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_another_thread_count_is_refused_unless_forced(few_images, tmp_path, monkeypatch):
     tiny.run_until(monkeypatch, 2, tmp_path / "run")
     threads = torch.get_num_threads()

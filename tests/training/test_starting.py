@@ -72,6 +72,7 @@ def test_a_new_run_whose_first_checkpoint_does_not_fit_gives_the_old_one_back(ol
 
 
 @pytest.mark.parametrize("linked", [False, True], ids=["folder", "link"])
+@pytest.mark.slow
 def test_an_overwritten_run_is_the_run_that_a_new_folder_would_have_had(old, tmp_path, linked):
     if linked:
         shutil.move(old / "checkpoints", tmp_path / "other disk")
@@ -87,6 +88,7 @@ def test_an_overwritten_run_is_the_run_that_a_new_folder_would_have_had(old, tmp
     assert (old / "checkpoints").is_symlink() == linked
 
 
+@pytest.mark.slow
 def test_a_run_of_two_stages_is_overwritten_from_its_first(few_images, tmp_path):
     for overwriting in (False, True):
         train(tiny.tiny_config(tmp_path / "run", "two-run", epochs=1, seed=int(overwriting)), overwrite=overwriting, quiet=True)  # fmt: skip
@@ -95,6 +97,7 @@ def test_a_run_of_two_stages_is_overwritten_from_its_first(few_images, tmp_path)
     tiny.assert_same_outcome(tmp_path / "run/stage-1", tmp_path / "new/stage-1")
 
 
+@pytest.mark.slow
 def test_a_stage_that_lost_its_configuration_is_not_started_afresh(few_images, tmp_path):
     run = tmp_path / "run"
     tiny.run(run, "two-run", epochs=1)
@@ -130,6 +133,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_at_step_0_and_says_so(f
     assert read_rows(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_row_is_never_on_the_disk_without_a_checkpoint(few_images, tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
@@ -163,6 +167,7 @@ def test_a_folder_that_is_deleted_while_it_is_trained_in_is_a_failure(few_images
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_saves_and_under_nohup_does_nothing(few_images, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         tiny.signal_in_call(patch, 2, trainer, "learning_rate", signal.SIGHUP)
@@ -176,6 +181,7 @@ def test_a_closed_terminal_saves_and_under_nohup_does_nothing(few_images, tmp_pa
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.slow
 def test_the_command_line_continues_what_is_there_and_starts_only_when_told_so(few_images, tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert cli.main(["train", "erm", *TINY, *out, "--resume"]) == 2
@@ -190,6 +196,7 @@ def test_the_command_line_continues_what_is_there_and_starts_only_when_told_so(f
     assert cli.main(["train", "--resume=always", "erm", *out]) == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_names_the_checkpoint_and_the_run_continues_when_there_is_room(few_images, tmp_path, monkeypatch):  # fmt: skip
     tiny.run(tmp_path / "whole")
     tiny.run_until(monkeypatch, 2, tmp_path / "run")

@@ -8,10 +8,10 @@ from cfol_fast import ops
 from cfol_fast.methods import METHODS
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.epoch_counts import NEVER
-from tests.training.tiny import new_trainer, take_steps
+from tests.training.tiny import each, new_trainer, take_steps
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS, ["cfol", "fol", "trades", "wat"]))
 def test_the_whole_step_runs_without_reading_anything_back(few_images, tmp_path, method):
     """On the meta device every read-back raises."""
     trainer = take_steps(new_trainer(tmp_path, method, device="meta"), 2)
@@ -72,6 +72,7 @@ def test_the_first_step_with_a_bad_loss_is_remembered(few_images, tmp_path):
     assert int(trainer.counts.first_bad) == 2
 
 
+@pytest.mark.slow
 def test_a_compiled_step_computes_the_same(few_images, tmp_path):
     plain, compiled = (take_steps(new_trainer(tmp_path, compile=flag), 2) for flag in (False, True))
     assert float(compiled.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=1e-4)

@@ -21,6 +21,7 @@ def eta_of(run: Path) -> float:
     return json.loads((run / "config.json").read_text())["params"]["eta"]
 
 
+@pytest.mark.slow
 def test_the_number_is_written_and_a_resumed_run_is_compared_with_it(
     tmp_path: Path, few_images: None
 ) -> None:
@@ -33,6 +34,7 @@ def test_the_number_is_written_and_a_resumed_run_is_compared_with_it(
         train(tiny_config(tmp_path, eta=0.001), resume=True, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_bandit_on_a_folder_of_images_does_something(tmp_path: Path) -> None:
     """The README's command for one's own images."""
     for name, shade in (("dark", 40), ("light", 200), ("grey", 120)):

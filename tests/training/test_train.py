@@ -10,7 +10,7 @@ from cfol_fast import data
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.runs import predictions
-from cfol_fast.runs.loading import export, read_checkpoint
+from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import read_result
 from cfol_fast.training import loop, trainer
@@ -18,7 +18,7 @@ from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiny.each(METHODS))
 def test_every_method_trains_resumes_and_evaluates(few_images, tmp_path, monkeypatch, method):
     tiny.run_until(monkeypatch, 2, tmp_path / "run", method)
     run = tiny.run(tmp_path / "run", method, resume=True)
@@ -43,6 +43,7 @@ def pixels(images: data.ImageSet, count: int) -> tuple[torch.Tensor, torch.Tenso
     return images.images[:count].permute(0, 3, 1, 2).float() / 255, images.labels[:count]
 
 
+@pytest.mark.slow
 def test_the_embedded_images_train_as_they_are(tmp_path):
     """No stand-in for the data: the run of the command line, with few steps."""
     run = tiny.run(tmp_path / "run", epochs=1, test__steps=1)
@@ -75,6 +76,7 @@ def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tm
 
 
 @pytest.mark.parametrize(("method", "judged"), [("cfol", "robust"), ("clean", "clean")])
+@pytest.mark.slow
 def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_path, method, judged):
     """Training without an attack is judged by its clean accuracies: its robustness is greatest before it has learned anything."""
     run = tiny.run(tmp_path / "run", method, epochs=4)
@@ -94,17 +96,20 @@ def test_without_a_hold_out_the_last_epoch_is_tested(few_images, tmp_path):
     assert {row["kind"] for row in read_rows(run.folder)} == {"train"}
 
 
+@pytest.mark.slow
 def test_the_test_set_as_hold_out_is_labelled_everywhere(few_images, tmp_path):
     run = tiny.run(tmp_path / "run", data__holdout="test")
     assert run.result["holdout"] == "test"
     assert {row["split"] for row in read_rows(run.folder) if row["kind"] == "validation"} == {"test"}
 
 
+@pytest.mark.slow
 def test_validation_can_be_rarer_than_every_epoch(few_images, tmp_path):
     run = tiny.run(tmp_path / "run", epochs=5, validation__every=2)
     assert [row["epoch"] for row in read_rows(run.folder) if row["kind"] == "validation"] == [2, 4, 5]
 
 
+@pytest.mark.slow
 def test_two_equal_runs_are_equal_and_another_seed_is_not(few_images, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         tiny.run(tmp_path / name, epochs=1, seed=seed)
@@ -113,6 +118,7 @@ def test_two_equal_runs_are_equal_and_another_seed_is_not(few_images, tmp_path):
     assert not torch.equal(*weights)
 
 
+@pytest.mark.slow
 def test_saving_more_often_changes_nothing(few_images, tmp_path):
     tiny.run(tmp_path / "a")
     tiny.run(tmp_path / "b", checkpoint__steps=1, checkpoint__seconds=0.001)
@@ -156,6 +162,7 @@ def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, mo
     assert int(state["step"]["first_bad"]) == trainer.NEVER
 
 
+@pytest.mark.slow
 def test_the_two_run_baseline_keeps_its_first_stage_in_a_subfolder(few_images, tmp_path):
     run = tiny.run(tmp_path / "run", "two-run")
     stage = run.folder / "stage-1"
@@ -168,6 +175,7 @@ def test_the_two_run_baseline_keeps_its_first_stage_in_a_subfolder(few_images, t
     assert second[0]["p"] == pytest.approx((0.5 / 10 + 0.5 * torch.softmax(-accuracies, 0)).tolist())
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_iterates_is_kept_and_its_class_risks_reported(few_images, tmp_path):
     run = tiny.run(tmp_path / "run", ensemble=3)
     found = run.result["ensemble"]
@@ -193,6 +201,7 @@ def test_the_best_epoch_is_the_best_on_average_over_the_classes(few_images, tmp_
     assert trainer.position.best["best-average"] == {"epoch": 3, "value": 0.5}
 
 
+@pytest.mark.slow
 def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
     run = tiny.run(tmp_path / "run")
     model = cf.load(run.folder)
@@ -202,15 +211,6 @@ def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     last = cf.load(run.folder / "checkpoints/last.pt")
     assert last(torch.rand(2, 1, 28, 28)).shape == (2, 10)
-
-
-def test_plain_weights_can_be_exported(few_images, tmp_path):
-    run = tiny.run(tmp_path / "run", epochs=1)
-    path = export(run.folder, tmp_path / "weights.pt")
-    weights = torch.load(path, weights_only=True)
-    assert weights.keys() == cf.load(run.folder).state_dict().keys()
-    with pytest.raises(InputError, match="cannot write"):
-        export(run.folder, tmp_path / "nowhere" / "weights.pt")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):

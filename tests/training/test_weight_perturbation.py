@@ -59,6 +59,7 @@ def test_weights_and_statistics_come_back_to_the_bit(model):
 
 
 @pytest.mark.parametrize("method", ["cfol", "dafa-trades"])
+@pytest.mark.slow
 def test_a_run_with_it_that_was_stopped_continues_bit_for_bit(few_images, tmp_path, monkeypatch, method):
     tiny.run(tmp_path / "whole", method, **SETTINGS)
     tiny.run_until(monkeypatch, 3, tmp_path / "stopped", method, **SETTINGS)

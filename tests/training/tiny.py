@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,17 @@ from cfol_fast.training.images import load_images
 from cfol_fast.training.trainer import Trainer
 
 TIMES = ("seconds", "images_per_second")
+# A sampler that learns, and an objective with an attack of its own.
+QUICK = ("cfol", "trades")
+
+
+def each(methods: Iterable[str], quick: Sequence[str] = QUICK) -> list[Any]:
+    """The parameters of a test over methods: `make check` runs it with the quick ones, `make test` with all."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in methods]
+
+
+# Of what is embedded: reading it takes a fifth of a tiny run.
+load_once = functools.cache(data.registry.load)
 
 
 def few_images(per_class: int = 20, test_per_class: int = 5) -> Callable[..., data.ImageData]:
@@ -34,7 +46,8 @@ def few_images(per_class: int = 20, test_per_class: int = 5) -> Callable[..., da
         return images.subset(torch.cat(chosen).sort().values)
 
     def load(name: str, **options: Any) -> data.ImageData:
-        whole = data.registry.load(name, **options)
+        load_whole = data.registry.load if options.get("root") else load_once
+        whole = load_whole(name, **options)
         return dataclasses.replace(
             whole, train=first(whole.train, per_class), test=first(whole.test, test_per_class)
         )
@@ -113,7 +126,7 @@ def outcome(run: Path) -> tuple[dict[str, dict[str, torch.Tensor]], list[Any], A
     """What must be the same in two equal runs: weights of every checkpoint, metrics and result, times aside."""
     weights = {
         name: torch.load(run / "checkpoints" / f"{name}.pt", weights_only=True)["model"]
-        for name in ("last", "best-average", "best-worst")
+        for name in ("last", "best-average", "best-worst", "ema-last", "ema-best-average", "ema-best-worst")
         if (run / "checkpoints" / f"{name}.pt").exists()
     }
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
