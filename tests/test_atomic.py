@@ -253,15 +253,15 @@ def test_two_files_take_their_places_together_in_a_new_folder(tmp_path, monkeypa
 def test_of_two_files_neither_is_replaced_when_one_cannot_be_written(tmp_path):
     for name in "ab":
         (tmp_path / name).write_text("old")
-    with (
-        room_for(20_000),
-        pytest.raises(OSError, match=os.strerror(errno.EFBIG)),
-        atomic.replacing_together(tmp_path, ["a", "b"]) as (a, b),
-    ):
-        a.write(b"new")
-        # More than fits; it is noticed when the buffer is written out, at the end.
-        b.write(bytes(8000))
-        b.seek(20_000)
-        b.write(b"x")
+
+    def write() -> None:
+        with atomic.replacing_together(tmp_path, ["a", "b"]) as (a, b):
+            a.write(b"new")
+            # One byte too far; it is noticed when the buffer is written out, at the end.
+            b.seek(20_000)
+            b.write(b"x")
+
+    with room_for(20_000), pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+        write()
     assert [(tmp_path / name).read_text() for name in "ab"] == ["old", "old"]
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]

@@ -8,6 +8,7 @@ region; the label field's arguments, which FFCV does not use, say where it start
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import mmap
@@ -21,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from cfol_fast import atomic
+from cfol_fast.data.beton_layout import ARRAY, INT, JPG, MARK, MODES, RAW, RGB, BetonWriter
 from cfol_fast.data.decoding import MOST_PIXELS
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.images import ImageSet
@@ -28,13 +30,6 @@ from cfol_fast.data.parallel import map_in_order
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
 
-# FFCV's limit; an image does not cross the border between two pages.
-SMALLEST_PAGE = 1 << 21
-MARK = b"cfol_fast 1\0"
-# FFCV's numbers for the kinds of fields, and for the ways an image is stored.
-INT, RGB, ARRAY = 1, 2, 4
-JPG, RAW = 0, 1
-MODES = {"jpg": JPG, "raw": RAW}
 # Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no pixels fill.
 MOST_PIXELS_PER_BYTE = 1024
 
@@ -87,6 +82,23 @@ def write(
     description: what to note beside the class names, for JSON.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file, and FFCV reads only files: choose another name")
+    with told_when_full(path, images.images.nbytes), atomic.replacing(path) as out:
+        write_to(out, path, images, mode, quality, description, progress)
+    return open_beton(path)
+
+
+def write_to(
+    out: IO[bytes],
+    path: Path,
+    images: ImageSet,
+    mode: str,
+    quality: int,
+    description: dict[str, Any] | None,
+    progress: bool,
+) -> None:
+    """The same to an open file, which is to be called `path`."""
     if mode not in MODES:
         raise InputError(f"mode must be raw or jpg, got {mode!r}")
     if mode == "jpg" and images.channels != 3:
@@ -99,124 +111,39 @@ def write(
         )
     if not len(images):
         raise InputError("there are no images to write")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a file, and FFCV reads only files: choose another name")
-    description = {"classes": images.classes, **(description or {})}
-    try:
-        with atomic.replacing(path) as out:
-            _write_all(out, images, mode, quality, description, progress)
-            out.flush()
-            _compare(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ), path, images, mode, progress)
-    except OSError as error:
-        if error.errno in atomic.DISK_FULL:
-            raise InputError(
-                f"{path}: the disk is full ({error.strerror}; {images.images.nbytes / 2**20:,.0f} MiB of pixels to write): "
-                "nothing was left there"
-            ) from error
-        raise
-    return open_beton(path)
 
-
-def _write_all(
-    out: IO[bytes], images: ImageSet, mode: str, quality: int, description: dict[str, Any], progress: bool
-) -> None:
-    with using_ffcv():
-        from ffcv.fields import IntField, NDArrayField, RGBImageField
-        from ffcv.types import ALLOC_TABLE_TYPE, CURRENT_VERSION, FieldDescType, HeaderType, get_metadata_type
-    rgb = images.channels == 3
-    field = RGBImageField() if rgb else NDArrayField(np.dtype("<u1"), (*_size(images), images.channels))
-    kinds = [field, IntField()]
-    metadata = np.zeros(len(images), get_metadata_type(kinds))
-    metadata["f1"] = images.labels.numpy()
-    start = HeaderType.itemsize + 2 * FieldDescType.itemsize + metadata.nbytes
-    pages = _Pages(out, start, page_size(images))
-    allocations = np.zeros(len(images), ALLOC_TABLE_TYPE)
-    for i, (shape, data) in enumerate(
-        track(_encoded(images, mode, quality), len(images), "writing", progress)
-    ):
-        pointer = pages.append(data)
-        allocations[i] = (i, pointer, len(data))
-        metadata[i]["f0"] = (MODES[mode], shape[1], shape[0], pointer) if rgb else pointer
-    text = json.dumps(description).encode()
-    text_pointer = pages.append(text)
-    pages.finish()
-    header = np.zeros(1, HeaderType)
-    header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, 2, pages.size
-    header["num_samples"], header["alloc_table_ptr"] = len(images), out.tell()
-    out.write(allocations.tobytes())
-    described = np.zeros(2, FieldDescType)
-    for row, (number, name, kind) in zip(
-        described, [(RGB if rgb else ARRAY, b"image", field), (INT, b"label", kinds[1])], strict=True
-    ):
-        row["type_id"] = number
-        row["name"][: len(name)] = np.frombuffer(name, np.uint8)
-        row["arguments"][:] = kind.to_binary()[0]
-    text_place = np.frombuffer(MARK + np.array([text_pointer, len(text)], "<u8").tobytes(), np.uint8)
-    described[1]["arguments"][: len(text_place)] = text_place
-    out.seek(0)
-    out.write(header.tobytes() + described.tobytes() + metadata.tobytes())
-
-
-def page_size(images: ImageSet) -> int:
-    """FFCV wants a power of two; large enough for the largest image."""
-    if images.table is None:
-        largest = images.images[0].numel()
-    else:
-        largest = int((images.table[:, 1] * images.table[:, 2]).max()) * images.channels
-    return max(SMALLEST_PAGE, 1 << (largest - 1).bit_length())
-
-
-class _Pages:
-    """Appends to the data region, which begins at the first page after `start`, so that nothing crosses a page's border."""
-
-    def __init__(self, out: IO[bytes], start: int, size: int) -> None:
-        self.out, self.size = out, size
-        self.position = start + -start % size
-        out.seek(self.position)
-
-    def append(self, data: bytes) -> int:
-        room = -self.position % self.size
-        if len(data) > (room or self.size):
-            self.out.write(bytes(room))
-            self.position += room
-        pointer = self.position
-        self.out.write(data)
-        self.position += len(data)
-        return pointer
-
-    def finish(self) -> None:
-        self.out.write(bytes(-self.position % self.size))
-
-
-def _encoded(images: ImageSet, mode: str, quality: int) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """(height, width) and the bytes of each image, in order; JPEGs are made on all cores."""
-
-    def one(i: int) -> tuple[tuple[int, int], bytes]:
+    def one(i: int) -> tuple[int, int, bytes]:
         pixels = images.image(i).numpy()
-        if mode == "raw":
-            return pixels.shape[:2], pixels.tobytes()
-        stream = BytesIO()
-        Image.fromarray(pixels).save(stream, "JPEG", quality=quality)
-        return pixels.shape[:2], stream.getvalue()
+        height, width = pixels.shape[:2]
+        return height, width, pixels.tobytes() if mode == "raw" else as_jpeg(pixels, quality)
 
     numbers = range(len(images))
-    return map(one, numbers) if mode == "raw" else map_in_order(one, numbers)
+    pieces = map(one, numbers) if mode == "raw" else map_in_order(one, numbers)
+    writer = BetonWriter(out, len(images), images.channels, images.size)
+    labels = images.labels.tolist()
+    for label, piece in zip(labels, track(pieces, len(images), "writing", progress), strict=True):
+        height, width, data = piece
+        writer.add(height, width, MODES[mode], data, label)
+    writer.finish({"classes": images.classes, **(description or {})})
+    check_written(writer, path, progress)
 
 
-def _compare(mapped: mmap.mmap, path: Path, images: ImageSet, mode: str, progress: bool) -> None:
-    """The check at the end: the file as it will be read, against the images it was made from."""
+def as_jpeg(pixels: np.ndarray, quality: int) -> bytes:
+    stream = BytesIO()
+    Image.fromarray(pixels).save(stream, "JPEG", quality=quality)
+    return stream.getvalue()
+
+
+def check_written(writer: BetonWriter, path: Path, progress: bool) -> None:
+    """The check at the end: the file as it will be read, against what was written to it."""
+    mapped = mmap.mmap(writer.out.fileno(), 0, access=mmap.ACCESS_READ)
+    whole = memoryview(mapped)
     found = parse(np.frombuffer(mapped, np.uint8), path)
-    wrong = None if np.array_equal(found.labels, images.labels.numpy()) else "the labels differ"
-    for i in track(range(len(images)), len(images), "checking", progress):
-        if wrong:
-            break
-        pixels = images.image(i).numpy()
-        stored = mapped[int(found.pointers[i]) : int(found.pointers[i] + found.lengths[i])]
-        if mode == "raw":
-            wrong = None if stored == pixels.tobytes() else f"image {i} differs"
-        else:
-            with Image.open(BytesIO(stored)) as image:
-                wrong = None if np.array(image).shape == pixels.shape else f"image {i} has another size"
+    wrong = None if np.array_equal(found.labels, writer.labels) else "the labels differ"
+    for i in track(range(len(found)), len(found), "checking", progress):
+        start = int(found.pointers[i])
+        if wrong is None and not writer.is_stored(i, whole[start : start + int(found.lengths[i])]):
+            wrong = f"image {i} differs"
     if wrong:
         raise OSError(
             errno.EIO,
@@ -225,9 +152,18 @@ def _compare(mapped: mmap.mmap, path: Path, images: ImageSet, mode: str, progres
         )
 
 
-def _size(images: ImageSet) -> tuple[int, int]:
-    assert images.size is not None
-    return images.size
+@contextlib.contextmanager
+def told_when_full(path: Path, size: int | None = None) -> Iterator[None]:
+    """A full disk is an error of the input, which names the bytes of pixels that were to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in atomic.DISK_FULL:
+            raise
+        wanted = "" if size is None else f"; {size / 2**20:,.0f} MiB of pixels to write"
+        raise InputError(
+            f"{path}: the disk is full ({error.strerror}{wanted}): nothing was left there"
+        ) from error
 
 
 # ---------------------------------------------------------------- reading

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cfol_fast import data
-from cfol_fast.data import beton
+from cfol_fast.data import beton, beton_layout
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 
@@ -61,9 +61,10 @@ def test_a_page_holds_the_largest_image_and_no_image_crosses_a_page(tmp_path):
     images = data.ImageSet(
         torch.zeros(3, side, side, 3, dtype=torch.uint8), torch.tensor([0, 1, 0]), ["a", "b"]
     )
-    assert beton.page_size(images) == 1 << 22
     file = beton.write(tmp_path / "a.beton", images)
-    page = 1 << 22
+    # In the header, after the version and the number of fields.
+    page = int(np.fromfile(tmp_path / "a.beton", "<u4", 2)[1])
+    assert page == 1 << 22
     assert (file.pointers // page == (file.pointers + file.lengths - 1) // page).all()
 
 
@@ -214,7 +215,7 @@ def test_a_killed_writer_leaves_nothing_of_the_datas_size(tmp_path):
 import os, signal
 from cfol_fast.data import beton
 from tests.data.test_beton import colour
-beton._compare = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+beton.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 beton.write({str(tmp_path / "a.beton")!r}, colour())
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
@@ -233,19 +234,19 @@ def test_another_failure_of_the_disk_keeps_its_own_words(tmp_path, monkeypatch):
     def broken(self, blob):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(beton._Pages, "append", broken)
+    monkeypatch.setattr(beton_layout.Pages, "append", broken)
     with pytest.raises(OSError, match="Input/output error"):
         beton.write(tmp_path / "a.beton", colour())
     assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_stores_something_else_is_noticed_by_the_check_at_the_end(tmp_path, monkeypatch):
-    append = beton._Pages.append
+    append = beton_layout.Pages.append
 
     def flipped(self, blob):  # in the images, not in the class names
         return append(self, blob[:-1] + bytes([blob[-1] ^ 1]) if len(blob) == 8 * 8 * 3 else blob)
 
-    monkeypatch.setattr(beton._Pages, "append", flipped)
+    monkeypatch.setattr(beton_layout.Pages, "append", flipped)
     with pytest.raises(OSError, match="image 0 differs"):
         beton.write(tmp_path / "a.beton", colour())
     assert not list(tmp_path.iterdir())
