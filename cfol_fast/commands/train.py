@@ -140,8 +140,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument(
-        "--tensorboard", action="store_true", help="also write TensorBoard events to RUN/tensorboard"
+        "--log",
+        action="append",
+        default=[],
+        choices=["tensorboard", "wandb"],
+        help="hand the rows of metrics.jsonl to TensorBoard (RUN/tensorboard) or Weights & Biases too (repeatable)",
     )
+    parser.add_argument("--tensorboard", action="store_true", help="the same as --log tensorboard")
     parser.add_argument(
         "--export", metavar="FILE", help="when done, write the tested checkpoint's plain weights to FILE"
     )
@@ -177,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(to_dict(config), indent=2))
         return 0
 
-    from cfol_fast.runs.loading import export
+    from cfol_fast.runs.exporting import export
     from cfol_fast.training.loop import train
 
     result = train(
@@ -186,10 +191,11 @@ def run(args: argparse.Namespace) -> int:
         overwrite=args.overwrite,
         force=args.force,
         quiet=args.quiet,
+        log=args.log,
         tensorboard=args.tensorboard,
     )
     if args.export:
-        print(f"weights: {export(result.folder, args.export)}")
+        print(f"weights: {export(result.folder, args.export, model=config.model.name).file}")
     print(f"run: {result.folder}")
     return 0
 

@@ -1,7 +1,19 @@
 """Image classifiers for robust training; see `create`."""
 
+from cfol_fast.models.factories import check_named
+from cfol_fast.models.libraries import Published
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.models.zoo import create, names, register
+from cfol_fast.models.zoo import create, library_name, names, published, register
 
-__all__ = ["ModelSpec", "Normalize", "create", "names", "register"]
+__all__ = [
+    "ModelSpec",
+    "Normalize",
+    "Published",
+    "check_named",
+    "create",
+    "library_name",
+    "names",
+    "published",
+    "register",
+]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.models.factories import check_named
 from cfol_fast.models.zoo import create
 from cfol_fast.user_input import shorten
 
@@ -39,13 +40,14 @@ class ModelSpec:
         return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, stored: Any) -> ModelSpec:
-        """The description in a file, with every value checked."""
+    def from_dict(cls, stored: Any, named: str | None = None) -> ModelSpec:
+        """The description in a file, with every value checked. named: the model that the user named, see `factories`."""
         names = {field.name for field in fields(cls)}
         if not isinstance(stored, Mapping) or set(stored) != names:
             raise InputError(f"its description of the model must have {', '.join(sorted(names))}")
         if not isinstance(stored["name"], str) or len(stored["name"]) > 100:
             raise InputError(f"its model has no name: {shorten(stored['name'])}")
+        check_named(stored["name"], named, "its description of the model")
         for name in COUNTS:
             if type(stored[name]) is not int or not 1 <= stored[name] <= MOST:
                 raise InputError(f"its {name} must be in 1..{MOST}, got {shorten(stored[name])}")

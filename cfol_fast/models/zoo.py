@@ -1,7 +1,8 @@
 """Models by name: `create("resnet18", num_classes=10)`.
 
-A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), or a torchvision model
-(`mobilenet_v3_small`, or `torchvision:resnet18` where the name is also ours). Every model is `normalize` followed by `net`.
+A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), a library's (`timm:NAME`,
+`torchvision:NAME`, or torchvision's alone where it is not also ours), or code of the user's (`package.module:factory`). Every model is
+`normalize` followed by `net`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.models import factories, libraries
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.plain import VGG, DemoNet
 from cfol_fast.models.preact import PreActResNet, WideResNet
@@ -27,26 +29,28 @@ Builder = Callable[[int, int, int, float], nn.Module]
 Factory = Callable[[int, int, int], nn.Module]
 
 
-def _widths(scale: float) -> tuple[int, ...]:
+def widths(scale: float) -> tuple[int, ...]:
     return tuple(max(1, round(width * scale)) for width in (64, 128, 256, 512))
 
 
 OURS: dict[str, Builder] = {
-    "resnet18": lambda k, c, size, scale: ResNet(BasicBlock, (2, 2, 2, 2), k, c, _widths(scale)),
-    "resnet50": lambda k, c, size, scale: ResNet(Bottleneck, (3, 4, 6, 3), k, c, _widths(scale)),
-    "preact-resnet18": lambda k, c, size, scale: PreActResNet((2, 2, 2, 2), k, c, _widths(scale)),
+    "resnet18": lambda k, c, size, scale: ResNet(BasicBlock, (2, 2, 2, 2), k, c, widths(scale)),
+    "resnet50": lambda k, c, size, scale: ResNet(Bottleneck, (3, 4, 6, 3), k, c, widths(scale)),
+    "preact-resnet18": lambda k, c, size, scale: PreActResNet((2, 2, 2, 2), k, c, widths(scale)),
     "wrn-34-10": lambda k, c, size, scale: WideResNet(34, 10, k, c, scale),
     "vgg16": lambda k, c, size, scale: VGG(k, c, scale),
     "demo-cnn": lambda k, c, size, scale: DemoNet(k, c, size, scale),
 }
+# What others added, by `register`.
+REGISTERED: dict[str, Factory] = {}
 ALIASES = {"preactresnet18": "preact-resnet18", "preact_resnet18": "preact-resnet18", "vgg16-bn": "vgg16"}
-TORCHVISION = "torchvision:"
+WIDE = r"wrn-(\d+)-(\d+)"
 # Of a Wide ResNet: far beyond what is trained, and built in a second where it has no numbers yet.
 MOST_DEPTH, MOST_WIDTH = 1000, 100
 
 
 def names() -> list[str]:
-    """The names of our own models. Any `wrn-<depth>-<width>` and torchvision's classification models work as well."""
+    """The names of our own models. Any `wrn-<depth>-<width>`, torchvision's, timm's and a user's factories work as well."""
     return list(OURS)
 
 
@@ -66,7 +70,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
                 raise InputError(f"the model {name!r} has no width factor: leave out @{scale:g}")
             return factory(num_classes, in_channels, image_size)
 
-        OURS[name] = build
+        OURS[name], REGISTERED[name] = build, factory
         return factory
 
     return add
@@ -96,13 +100,29 @@ def create(
     return model
 
 
+def published(name: str) -> libraries.Published | None:
+    """What the library of a model says of its published weights; None for networks of ours and of the user's."""
+    known = library_name(name)
+    return None if known is None else libraries.published(known)
+
+
+def library_name(name: str) -> str | None:
+    """The name with its library's prefix; None if the model is none of a library's."""
+    base = name.partition("@")[0]
+    if name.startswith(libraries.PREFIXES):
+        return name
+    if ":" in name or "@" in name or base in OURS or base in ALIASES or re.fullmatch(WIDE, base):
+        return None
+    return libraries.TORCHVISION + name
+
+
 def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
-    if name.startswith(TORCHVISION):
-        return _torchvision(name.removeprefix(TORCHVISION), num_classes, in_channels)
-    base, _, factor = name.partition("@")
-    base = ALIASES.get(base, base)
-    scale = _width_factor(name, factor) if "@" in name else 1.0
-    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", base)
+    if name.startswith(libraries.PREFIXES):
+        return libraries.build(name, num_classes, in_channels, image_size)
+    if factories.is_factory(name):
+        return factories.build(name, num_classes, in_channels, image_size)
+    base, scale = base_and_factor(name)
+    wide = re.fullmatch(WIDE, base)
     if wide:
         if len(wide[0]) > 20 or int(wide[1]) > MOST_DEPTH or int(wide[2]) > MOST_WIDTH:
             raise InputError(
@@ -112,11 +132,18 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
     if base in OURS:
         return OURS[base](num_classes, in_channels, image_size, scale)
     if "@" in name:
-        raise InputError(f"no model {base!r} of ours to take the width factor @{factor}{_hint(base)}")
-    return _torchvision(name, num_classes, in_channels)
+        raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
+    if name not in libraries.torchvision_names():
+        raise InputError(f"no model is called {name!r}{_hint(name)}")
+    return libraries.build(libraries.TORCHVISION + name, num_classes, in_channels, image_size)
 
 
-def _width_factor(name: str, text: str) -> float:
+def base_and_factor(name: str) -> tuple[str, float]:
+    """The name without aliases and width factor, and the factor."""
+    base, at, text = name.partition("@")
+    base = ALIASES.get(base, base)
+    if not at:
+        return base, 1.0
     try:
         scale = float(text)
     except ValueError:
@@ -125,29 +152,14 @@ def _width_factor(name: str, text: str) -> float:
         raise InputError(
             f"the width factor after '@' must be a number in (0, 16], got {name!r}; example: resnet18@0.25"
         )
-    return scale
-
-
-def _torchvision(name: str, num_classes: int, in_channels: int) -> nn.Module:
-    import torchvision
-
-    # torchvision.models itself holds the image classifiers; its submodules hold detection, segmentation and video.
-    if name not in torchvision.models.list_models(module=torchvision.models):
-        raise InputError(f"no model is called {name!r}{_hint(name)}")
-    if in_channels != 3:
-        raise InputError(
-            f"torchvision's {name} takes 3 channels, the data set has {in_channels}; use one of {', '.join(names())}"
-        )
-    return torchvision.models.get_model(name, weights=None, num_classes=num_classes)
+    return base, scale
 
 
 def _hint(name: str) -> str:
-    """The nearest name; torchvision's own are too many to be listed."""
-    import torchvision
-
-    close = nearest(name, [*names(), *torchvision.models.list_models(module=torchvision.models)])
+    """The nearest name; the libraries' own are too many to be listed."""
+    close = nearest(name, [*names(), *libraries.torchvision_names()])
     hint = f"; did you mean {close!r}?" if close else ""
-    return f"{hint} (ours: {', '.join(names())}; others: torchvision's)"
+    return f"{hint} (ours: {', '.join(names())}; others: torchvision:NAME, timm:NAME, package.module:factory)"
 
 
 def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, in_channels: int) -> None:
@@ -155,10 +167,12 @@ def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, i
     x = torch.empty(2, in_channels, image_size, image_size, device="meta")
     try:
         logits = copy.deepcopy(model).to("meta").train()(x)
-    # A network of torchvision's may fail in any way on images that it was not made for: a vision transformer asserts their size.
+    # A network of others may fail in any way on images that it was not made for: a vision transformer asserts their size.
     except Exception as error:
+        own = published(name)
+        hint = f" (its own are {own.image_size} px)" if own and own.image_size != image_size else ""
         raise InputError(
-            f"model {name} does not take {in_channels}x{image_size}x{image_size} images: {one_line(error)[:200]}"
+            f"model {name} does not take {in_channels}x{image_size}x{image_size} images{hint}: {one_line(error)[:200]}"
         ) from None
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes):
         raise InputError(

@@ -55,6 +55,11 @@ def read_lines(path: Path, shape: Shape = object) -> list[dict[str, Any]]:
     return found
 
 
+def parse_object(text: str, path: Path) -> dict[str, Any]:
+    """A JSON object that stands inside the file `path`."""
+    return _as_object(_parse(text, path, first_line=1), str(path))
+
+
 def check_tree(value: Any, where: str) -> None:
     """Refuses nesting that no file of ours has, and numbers that other readers of JSON would refuse."""
     level, depth = [value], 0

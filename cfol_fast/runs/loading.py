@@ -1,4 +1,4 @@
-"""Using what a run left: `load` gives the model of a run or a checkpoint, `export` its plain weights."""
+"""Using what a run left: `load` gives the model of a run, a checkpoint or an exported file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.models import ModelSpec
-from cfol_fast.runs import checkpoints
+from cfol_fast.runs import checkpoints, safetensors_files
 
 
 def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> Path:
@@ -38,11 +37,16 @@ def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> P
     raise InputError(f"{path} has no checkpoint (yet)")
 
 
-def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The checkpoint with its `model` (weights), `spec`, `classes`, `dataset`, `method`, `seed` and `epoch`."""
+def read_checkpoint(
+    run_or_checkpoint: str | Path, device: torch.device | str = "cpu", model: str | None = None
+) -> dict[str, Any]:
+    """The checkpoint with its `model` (weights), `spec`, `classes`, `dataset`, `method`, `seed` and `epoch`.
+
+    model: its model's name, needed where that is code (`package.module:factory`), which no file can make us import.
+    """
     path = checkpoint_path(run_or_checkpoint)
     try:
-        state = checkpoints.read(path, device)
+        state = _read(path, device)
     except checkpoints.DamagedCheckpoint as error:
         before = path.with_name(f"{checkpoints.PREVIOUS}.pt")
         if path.name != f"{checkpoints.LAST}.pt" or not before.exists():
@@ -52,7 +56,7 @@ def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = 
     if "spec" not in state or "model" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
     try:
-        spec = ModelSpec.from_dict(state["spec"])
+        spec = ModelSpec.from_dict(state["spec"], model)
         spec.check_weights(state["model"])
     except InputError as error:
         raise InputError(f"{path} is not a checkpoint of cfol_fast: {error}") from None
@@ -68,6 +72,15 @@ def read_checkpoint(run_or_checkpoint: str | Path, device: torch.device | str = 
     return state
 
 
+def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
+    if not (path.is_file() and safetensors_files.is_safetensors(path)):
+        return checkpoints.read(path, device)
+    tensors, description = safetensors_files.read(path, device)
+    state = {**(description or {}), "model": tensors}
+    checkpoints.check_contents(state, path)
+    return state
+
+
 def is_ours(path: Path) -> bool:
     """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
     if path.parent.name == checkpoints.FOLDER and (path.parent.parent / "config.json").exists():
@@ -78,28 +91,26 @@ def is_ours(path: Path) -> bool:
 def read_own(path: Path) -> dict[str, Any] | None:
     """What a checkpoint of ours holds, without its numbers; None for every other file."""
     try:
-        state = torch.load(path, map_location="meta", weights_only=True)
+        if safetensors_files.is_safetensors(path):
+            tensors, description = safetensors_files.read(path)
+            state = {**(description or {}), "model": tensors}
+        else:
+            state = torch.load(path, map_location="meta", weights_only=True)
     except Exception:
         # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
         return None
     return state if isinstance(state, dict) and "spec" in state and "model" in state else None
 
 
-def load(run_or_checkpoint: str | Path, device: torch.device | str = "cpu") -> nn.Module:
-    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names."""
-    state = read_checkpoint(run_or_checkpoint, device)
-    model = ModelSpec.from_dict(state["spec"]).create().to(device)
-    model.load_state_dict(state["model"])
-    model.classes = list(state["classes"])  # type: ignore[assignment]
-    return model.eval()
+def load(
+    run_or_checkpoint: str | Path, device: torch.device | str = "cpu", model: str | None = None
+) -> nn.Module:
+    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names.
 
-
-def export(run_or_checkpoint: str | Path, file: str | Path) -> Path:
-    """Writes the weights alone as a torch state dict (the normalisation is its first layer) and returns the path."""
-    file = Path(file).expanduser()
-    state = read_checkpoint(run_or_checkpoint)
-    try:
-        atomic.save_torch(file, {key: value.contiguous() for key, value in state["model"].items()})
-    except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror or error}") from None
-    return file
+    model: its name, needed where it is code of yours (`package.module:factory`).
+    """
+    state = read_checkpoint(run_or_checkpoint, device, model)
+    network = ModelSpec.from_dict(state["spec"], model).create().to(device)
+    network.load_state_dict(state["model"])
+    network.classes = list(state["classes"])  # type: ignore[assignment]
+    return network.eval()

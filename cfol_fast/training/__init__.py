@@ -3,12 +3,16 @@
 from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.runs.config import TrainConfig, assign, from_dict, from_toml, to_dict
 from cfol_fast.runs.defaults import complete
-from cfol_fast.runs.loading import checkpoint_path, export, load, read_checkpoint
+from cfol_fast.runs.exporting import export
+from cfol_fast.runs.loading import checkpoint_path, load, read_checkpoint
 from cfol_fast.runs.run_folder import read_config, read_result
+from cfol_fast.training.callbacks import Callback, RunInfo
 from cfol_fast.training.loop import Run, train
 
 __all__ = [
+    "Callback",
     "Run",
+    "RunInfo",
     "Stopped",
     "TrainConfig",
     "TrainingFailed",

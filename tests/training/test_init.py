@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.loading import export, read_checkpoint
+from cfol_fast.runs.loading import read_checkpoint
 from tests.training import tiny
 
 SHORT = {"epochs": 1, "steps_per_epoch": 2}
@@ -39,6 +39,7 @@ def test_the_budget_of_the_base_stands_in_the_result(base, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, monkeypatch):
     settings = {"model__init": str(base), **SHORT}
     tiny.run(tmp_path / "whole", "frl", **settings)
@@ -48,7 +49,8 @@ def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, mo
 
 
 def test_plain_weights_of_the_same_network_will_do(base, tmp_path):
-    file = export(base, tmp_path / "weights.pt")
+    file = tmp_path / "weights.pt"
+    torch.save(read_checkpoint(base)["model"], file)
     trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(file))
     assert equal(weights(trainer), read_checkpoint(base)["model"])
 
