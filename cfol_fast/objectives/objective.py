@@ -3,11 +3,13 @@
 An objective is called as `loss, logits = objective(model, batch)`. `logits` are those that the
 sampler's feedback is taken from: the adversarial ones where there is an attack. Every forward pass of the training step,
 except the attack's own, happens in here, once for each input that is needed.
+
+It has two halves: the terms of each example, which need the model, and the risk of all terms, which does not. A batch in several
+shards has the terms shard by shard, and one risk.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -39,38 +41,78 @@ class Batch:
     robust: Tensor | None = None
 
 
-class Objective(ABC):
-    """factors: those of a class policy that the objective makes use of. label_smoothing: of every cross-entropy, a setting of the run."""
+@dataclass(frozen=True)
+class Examples:
+    """What the risk needs of a batch beside its terms; the fields are those of `Batch`."""
+
+    y: Tensor
+    weight: Tensor | None = None
+    clean: Tensor | None = None
+    robust: Tensor | None = None
+
+
+Terms = tuple[Tensor, ...]
+
+
+class Objective:
+    """factors: those of a class policy that the objective makes use of. label_smoothing: of every cross-entropy, a setting of the run.
+
+    separable: the risk is a mean over the examples, so that the risk of a batch is the mean of those of its shards. Otherwise the
+    shards of a batch must know of each other. An objective of one's own may define `__call__` alone; it then takes whole batches only.
+    """
 
     factors: ClassVar[frozenset[str]] = frozenset({"weight"})
+    separable: ClassVar[bool] = False
     label_smoothing: float = 0.0
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Of each example: (B,)."""
         return cross_entropy(logits, y, self.label_smoothing)
 
-    @abstractmethod
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, a scalar to call `backward` on, and the logits: (B, k) that the sampler's feedback is taken from."""
+        terms, logits = self.terms(model, batch)
+        return self.risk(terms, batch), logits
+
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
+        """Tensors of shape (B,), one entry for each example, that the risk is a function of; and the logits."""
+        raise NotImplementedError
+
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        """The scalar to minimise. terms: of all the examples."""
+        raise NotImplementedError
+
+    @property
+    def takes_shards(self) -> bool:
+        return type(self).terms is not Objective.terms
 
 
-class Mean(Objective):
+class OfAdversarialLosses(Objective):
+    """A risk of the cross-entropies of the adversarial examples."""
+
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
+        logits = model(batch.x_adv)
+        return (self.cross_entropy(logits, batch.y),), logits
+
+
+class Mean(OfAdversarialLosses):
     """Cross-entropy of the adversarial examples, averaged with the batch's weights: ERM-AT, CFOL-AT, FOL-AT."""
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        return risk.mean(self.cross_entropy(logits, batch.y), batch.weight), logits
+    separable = True
+
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        return risk.mean(terms[0], examples.weight)
 
 
-class Clean(Objective):
+class Clean(Mean):
     """Cross-entropy of the images as they are: training without an attack."""
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
         logits = model(batch.x)
-        return risk.mean(self.cross_entropy(logits, batch.y), batch.weight), logits
+        return (self.cross_entropy(logits, batch.y),), logits
 
 
-class Both(Objective):
+class Both(Mean):
     """Clean plus adversarial cross-entropy, `clean_weight` times the former."""
 
     def __init__(self, clean_weight: float = 1.0) -> None:
@@ -78,15 +120,16 @@ class Both(Objective):
             raise InputError(f"clean_weight must be at least 0, got {clean_weight}")
         self.clean_weight = clean_weight
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
         clean = self.cross_entropy(model(batch.x), batch.y)
         logits = model(batch.x_adv)
-        losses = self.clean_weight * clean + self.cross_entropy(logits, batch.y)
-        return risk.mean(losses, batch.weight), logits
+        return (self.clean_weight * clean + self.cross_entropy(logits, batch.y),), logits
 
 
-class ClassWeighted(Objective):
+class ClassWeighted(OfAdversarialLosses):
     """Adversarial cross-entropy with one fixed weight per class, e.g. inverse class frequencies. weights: (k,)."""
+
+    separable = True
 
     def __init__(self, weights: Tensor) -> None:
         if weights.dim() != 1:
@@ -95,13 +138,11 @@ class ClassWeighted(Objective):
             )
         self.weights = weights
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
-        return risk.class_weighted(losses, batch.y, self.weights), logits
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        return risk.class_weighted(_weighted(terms[0], examples.weight), examples.y, self.weights)
 
 
-class CVaR(Objective):
+class CVaR(OfAdversarialLosses):
     """The worst fraction `alpha` of the batch's adversarial losses (appendix B).
 
     BatchNorm's statistics are those of the whole batch, as in the paper; only the gradient comes from the worst part.
@@ -111,12 +152,11 @@ class CVaR(Objective):
         risk.check_alpha(alpha)
         self.alpha = alpha
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        return risk.cvar(_weighted(self.cross_entropy(logits, batch.y), batch.weight), self.alpha), logits
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        return risk.cvar(_weighted(terms[0], examples.weight), self.alpha)
 
 
-class LCVaR(Objective):
+class LCVaR(OfAdversarialLosses):
     """The worst classes of the batch by their mean adversarial loss (appendix B). prior: (k,) class masses or None."""
 
     def __init__(self, alpha: float, num_classes: int, prior: Tensor | None = None) -> None:
@@ -130,13 +170,12 @@ class LCVaR(Objective):
         self.num_classes = num_classes
         self.prior = prior
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
-        return risk.lcvar(losses, batch.y, self.alpha, self.num_classes, self.prior), logits
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        losses = _weighted(terms[0], examples.weight)
+        return risk.lcvar(losses, examples.y, self.alpha, self.num_classes, self.prior)
 
 
-class LHCVaR(Objective):
+class LHCVaR(OfAdversarialLosses):
     """LCVaR with a level alpha_y for each class; one level for all is LCVaR. In the CFOL authors' code, not in the paper."""
 
     def __init__(self, alpha: float | Sequence[float], num_classes: int) -> None:
@@ -145,13 +184,11 @@ class LHCVaR(Objective):
         levels = list(alpha) if isinstance(alpha, (list, tuple)) else [alpha] * num_classes
         self.levels = torch.tensor(levels, dtype=torch.float64)
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        if self.levels.device != batch.y.device:
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        if self.levels.device != examples.y.device:
             # Once, at the first step.
-            self.levels = self.levels.to(batch.y.device)
-        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
-        return risk.lcvar(losses, batch.y, self.levels, self.num_classes), logits
+            self.levels = self.levels.to(examples.y.device)
+        return risk.lcvar(_weighted(terms[0], examples.weight), examples.y, self.levels, self.num_classes)
 
 
 class FAAL(Objective):
@@ -163,20 +200,24 @@ class FAAL(Objective):
     def __init__(self, radius: float, num_classes: int) -> None:
         self.radius, self.num_classes = best_response.check_radius("radius", radius), num_classes
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
         logits = model(batch.x_adv)
-        margins, counts = risk.class_means(
-            probability_margin(logits.detach(), batch.y), batch.y, self.num_classes
-        )
+        return (
+            self.cross_entropy(logits, batch.y),
+            probability_margin(logits.detach(), batch.y),
+        ), logits
+
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        losses, each_margin = terms
+        margins, counts = risk.class_means(each_margin, examples.y, self.num_classes)
         present = counts > 0
         p = best_response.kl_ball(margins, present, self.radius)
         # Times the number of classes in the batch: equal margins give the mean.
         weights = (present.sum() * p).to(torch.float32)
-        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
-        return risk.class_weighted(losses, batch.y, weights), logits
+        return risk.class_weighted(_weighted(losses, examples.weight), examples.y, weights)
 
 
-class ChiSquare(Objective):
+class ChiSquare(OfAdversarialLosses):
     """The worst mean of the classes' adversarial losses in a chi-square ball around the uniform distribution.
 
     Without negative weights this is their mean plus sqrt(2 rho variance).
@@ -185,12 +226,11 @@ class ChiSquare(Objective):
     def __init__(self, rho: float, num_classes: int) -> None:
         self.rho, self.num_classes = best_response.check_radius("rho", rho), num_classes
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(batch.x_adv)
-        losses = _weighted(self.cross_entropy(logits, batch.y), batch.weight)
-        class_losses, counts = risk.class_means(losses, batch.y, self.num_classes)
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        losses = _weighted(terms[0], examples.weight)
+        class_losses, counts = risk.class_means(losses, examples.y, self.num_classes)
         p = best_response.chi2_ball(class_losses, counts > 0, self.rho)
-        return (p.to(class_losses.dtype) * class_losses).sum(), logits
+        return (p.to(class_losses.dtype) * class_losses).sum()
 
 
 class Trades(Objective):
@@ -200,26 +240,30 @@ class Trades(Objective):
     """
 
     factors = frozenset({"weight", "clean", "robust"})
+    separable = True
 
     def __init__(self, beta: float = 6.0) -> None:
         if not isinstance(beta, (int, float)) or not beta >= 0:
             raise InputError(f"beta must be at least 0, got {beta!r}")
         self.beta = beta
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        losses, logits = self.losses(model, batch)
-        return risk.mean(losses, batch.weight), logits
+    def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
+        """The clean cross-entropies, the divergences, and the adversarial logits."""
+        clean = model(batch.x)
+        logits = model(batch.x_adv)
+        return (self.cross_entropy(clean, batch.y), prediction_divergence(clean, logits)), logits
+
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        return risk.mean(self._losses(terms, examples), examples.weight)
 
     def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of each example, (B,), and the adversarial logits."""
-        clean, divergence, logits = self._terms(model, batch)
-        return _weighted(clean, batch.clean) + _weighted(self.beta * divergence, batch.robust), logits
+        terms, logits = self.terms(model, batch)
+        return self._losses(terms, batch), logits
 
-    def _terms(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """(B,) the clean cross-entropies, (B,) the divergences, and the adversarial logits."""
-        clean = model(batch.x)
-        logits = model(batch.x_adv)
-        return self.cross_entropy(clean, batch.y), prediction_divergence(clean, logits), logits
+    def _losses(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        clean, divergence = terms
+        return _weighted(clean, examples.clean) + _weighted(self.beta * divergence, examples.robust)
 
 
 class BalancedTrades(Trades):
@@ -230,19 +274,20 @@ class BalancedTrades(Trades):
 
     factors = frozenset({"weight", "robust"})
 
-    def losses(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean, divergence, logits = self._terms(model, batch)
-        beta = self.beta if batch.robust is None else self.beta * batch.robust
-        return (clean + beta * divergence) / (1 + beta), logits
+    def _losses(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        clean, divergence = terms
+        beta = self.beta if examples.robust is None else self.beta * examples.robust
+        return (clean + beta * divergence) / (1 + beta)
 
 
 class NormalisedTrades(Trades):
     """TRADES with each term divided by the sum of the batch's weights of that term: FRL's form (Xu et al. 2021)."""
 
-    def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        clean, divergence, logits = self._terms(model, batch)
-        first = _weighted_mean(_weighted(clean, batch.weight), batch.clean)
-        return first + self.beta * _weighted_mean(_weighted(divergence, batch.weight), batch.robust), logits
+    separable = False
+
+    def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
+        clean, divergence = (_weighted(each, examples.weight) for each in terms)
+        return _weighted_mean(clean, examples.clean) + self.beta * _weighted_mean(divergence, examples.robust)
 
 
 def cross_entropy(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
