@@ -30,6 +30,8 @@ class DataConfig:
     holdout: str = "0.2"
     # An exponential class profile: the largest class has this many times the images of the smallest.
     imbalance: float | None = None
+    # So many of the training images, in each class its share of all: the same ones for every seed. None: all of them.
+    images: int | None = None
     download: bool = False
     # For "folder" only: the short side that images of different sizes are stored with.
     size: int | None = None

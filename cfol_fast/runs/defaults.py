@@ -124,6 +124,10 @@ def _check(config: TrainConfig) -> None:
             raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
     if config.model.init_normalize is not None and config.model.init is None:
         raise InputError("model.init_normalize belongs to model.init: give the weights to start from")
+    if config.data.source == "ffcv" and config.data.images is not None:
+        raise InputError(
+            "data.images takes a part of images in memory: write an FFCV file of that part instead"
+        )
     if config.data.source == "ffcv" and config.data.beton is None:
         raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
     fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy

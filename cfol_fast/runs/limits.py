@@ -16,6 +16,7 @@ STEPS = Range(1, 1_000_000_000)
 ATTACK_STEPS = Range(1, 100_000)
 NUMBERS: dict[str, Range] = {
     "data.imbalance": Range(1, 1e6, whole=False),
+    "data.images": Range(1, 1e9),
     "data.size": Range(1, 4096),
     "data.lag": Range(0, 1000),
     "optimizer.lr": Range(0, 1e30, whole=False, above=True),
@@ -33,7 +34,7 @@ NUMBERS: dict[str, Range] = {
     "test.step": Range(0, 1e4, whole=False),
     "test.steps": ATTACK_STEPS,
     "test.batch_size": COUNT,
-    "ema.decay": Range(0, 0.9999999, whole=False),
+    "ema.decay": Range(0, 0.99999, whole=False),
     "ema.gate": Range(0, 1, whole=False),
     "checkpoint.steps": STEPS,
     "checkpoint.seconds": Range(0, 1e9, whole=False),

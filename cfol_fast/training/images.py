@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,9 @@ def load_images(config: TrainConfig) -> RunImages:
         size=wanted.size,
         skip_corrupt=wanted.skip_corrupt,
     )
+    if wanted.images is not None:
+        part = data.stratified(found.train.labels, wanted.images)
+        found = dataclasses.replace(found, train=found.train.subset(part))
     height, width = found.size
     if height != width:
         raise InputError(f"the models take square images, {wanted.name} has {height}x{width}")

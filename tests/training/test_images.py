@@ -2,6 +2,7 @@
 
 import pytest
 
+from cfol_fast.errors import InputError
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import RunImages, load_images
 from tests.training.tiny import tiny_config
@@ -26,3 +27,17 @@ def test_the_hold_out_can_be_the_test_set_or_nothing(few_images, tmp_path, holdo
     assert (0 if images.validation is None else len(images.validation)) == count
     assert images.validation is None or images.validation_split == split
     assert len(images.labels) == len(images.train) == (100 if holdout == "0.5" else 200)
+
+
+def test_a_part_of_the_training_images_has_its_share_of_every_class_and_is_the_same_for_every_seed(
+    few_images, tmp_path
+):
+    images, other = (loaded(tmp_path, data__images=100, data__holdout="none", seed=seed) for seed in (0, 1))
+    assert images.labels.bincount().tolist() == [10] * 10
+    assert images.train.images.equal(other.train.images)
+    assert len(images.test) == 50
+
+
+def test_a_part_cannot_have_more_images_than_there_are(few_images, tmp_path):
+    with pytest.raises(InputError, match="1 to 200 of them, got 201"):
+        loaded(tmp_path, data__images=201)
