@@ -10,13 +10,15 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation import foreign_weights
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import ModelConfig
+from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, is_ours, read_checkpoint
 
 
 def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[str, Any]:
     """Loads the weights into `model`; returns what the result says of them. The normalisation comes with the weights.
 
-    epochs: those that a checkpoint of ours was trained for, which belong to the budget of whoever continues from it.
+    epochs: those that a checkpoint of ours was trained for, which belong to the budget of whoever continues from it. Where its run
+    itself began from weights, their epochs count too, and `init` says the same of them.
     """
     path = checkpoint_path(chosen.init or "")
     own = is_ours(path)
@@ -34,7 +36,12 @@ def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[s
                     f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights to start from must fit the network"
                 )
         weights = state["model"]
-        found |= {"method": state["method"], "epochs": state["epoch"]}
+        with made_from(path):
+            found |= {"method": state["method"], "epochs": int(state["epoch"])}
+            if "init" in state:
+                # Another project's weights do not say for how long they were trained.
+                found["epochs"] += int(state["init"].get("epochs", 0))
+                found["init"] = state["init"]
     else:
         mean = std = None
         if chosen.init_normalize is not None:

@@ -89,9 +89,8 @@ def fit_offsets(
             test[name] = measure(
                 model, images.test, images.classes, config, config.test.steps, config.test.step
             )
-        kept = {
-            key: state[key] for key in ("format", "spec", "classes", "dataset", "method", "seed", "epoch")
-        }
+        named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
+        kept = {key: state[key] for key in named if key in state}
         kept |= {"model": model.state_dict(), NAME: best_offsets}
         path = checkpoints.CheckpointStore(run).save_best(NAME, kept)
     return Fit(best_offsets.cpu(), (before, best), test, path)

@@ -40,6 +40,15 @@ def test_the_budget_of_the_base_stands_in_the_result(base, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_epochs_of_every_base_before_count(base, tmp_path):
+    first = tiny.run(tmp_path / "first", "faal", model__init=str(base), **SHORT)
+    second = tiny.run(tmp_path / "second", "frl", model__init=str(first.folder), **SHORT).result
+    assert first.result["init"]["epochs"] == 1
+    assert second["init"]["epochs"] == 2
+    assert second["init"]["method"] == "faal"
+    assert second["init"]["init"] == first.result["init"]
+
+
 def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, monkeypatch):
     settings = {"model__init": str(base), **SHORT}
     tiny.run(tmp_path / "whole", "frl", **settings)
