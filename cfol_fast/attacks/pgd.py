@@ -139,7 +139,7 @@ class PGD(Attack):
             return x.clone()
         self._to(x.device)
         radius = eps if self.start_radius is None else self.start_radius
-        return ops.pgd_start(x, radius, self.rng, self.norm, self.fault)
+        return ops.pgd_start(x, radius, self.rng, self.norm, self.fault, self.slots)
 
     def ascend_(self, adv: Tensor, x: Tensor, grad: Tensor, eps: Radius, step: Radius) -> Tensor:
         return ops.pgd_step_(adv, x, grad, step, eps, self.norm, self.fault)

@@ -27,13 +27,32 @@ def dense(x: Tensor) -> Tensor:
 
 
 def pgd_start(
-    x: Tensor, eps: float | Tensor, rng: Tensor, norm: str = "linf", fault: Tensor | None = None
+    x: Tensor,
+    eps: float | Tensor,
+    rng: Tensor,
+    norm: str = "linf",
+    fault: Tensor | None = None,
+    slots: tuple[int, int] | None = None,
 ) -> Tensor:
     """x plus noise, uniform in the eps-ball, clamped to [0, 1].
 
     x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends only on the random
-    state and the logical position, not on the layout. Advances `rng`.
+    state and the logical position, not on the layout. Advances `rng`. slots: (first, size) where x is a part of a global batch: the
+    slot of x[0] in it, and how many it has; x then gets its part of the noise of the global batch, all of which is drawn.
     """
+    if slots is not None and slots != (0, len(x)):
+        first, size = slots
+        whole = x.new_zeros(size, *x.shape[1:])
+        if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            whole = whole.to(memory_format=torch.channels_last)
+        mine = slice(first, first + len(x))
+        whole[mine] = x
+        if isinstance(eps, Tensor) and eps.dim() == 1:
+            eps = eps.new_zeros(size).index_copy_(
+                0, torch.arange(first, first + len(x), device=eps.device), eps
+            )
+        # A copy, so that the memory of the rest is free again.
+        return pgd_start(whole, eps, rng, norm, fault)[mine].clone()
     number, each = number_or_each(eps, x, "eps")
     return call(_pgd_start, dense(x), number, each, rng, _is_l2(norm), fault)
 
