@@ -166,6 +166,9 @@ class Progress:
             robust = validation["robust"]
             text += f"  {validation['split']}: robust {robust['average']:.1%}"
             text += f", worst {robust['worst_class']} {robust['worst']:.1%}"
+            if "ema" in validation:
+                robust = validation["ema"]["robust"]
+                text += f"; ema: robust {robust['average']:.1%}, worst {robust['worst_class']} {robust['worst']:.1%}"
         text += f"  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}"
         self.say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
 

@@ -69,6 +69,8 @@ def run_epochs(trainer: Trainer, after_first_step: Callable[[], None] | None = N
             rows = [trainer.training_row()]
             if trainer.validation_is_due:
                 rows.append(validation.validate(trainer))
+            validation.average_weights(trainer, *rows[1:])
+            if len(rows) > 1:
                 trainer.keep_best(rows[1])
             facts = validation.epoch_facts(trainer, *rows)
             if warning := validation.collapse_warning(trainer, *rows):
@@ -152,7 +154,8 @@ def to_result(
             trainer.progress.say(line)
     run_epochs(trainer, after_first_step)
     distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]
-    for line in [*trainer.sampler.review(distributions), *trainer.policy.review()]:
+    average = [] if trainer.average is None else trainer.average.review()
+    for line in [*trainer.sampler.review(distributions), *trainer.policy.review(), *average]:
         trainer.progress.say(line)
     result = validation.final_test(trainer)
     if events is not None:

@@ -24,19 +24,38 @@ GALLERY_SIZE = 6
 COLLAPSE_GAP = 0.3
 # As many as CIFAR-10's test set has: the risk of a class of 1,000 images is then known to 3 points.
 TRAINING_RISK_IMAGES = 10_000
+EMA_LAST = checkpoints.EMA + checkpoints.LAST
 
 
 def validate(trainer: Trainer) -> Row:
     """Clean and robust accuracy on the hold-out. The attack starts from the same noise each time: only the model changes."""
-    config, images = trainer.config, trainer.images
-    assert images.validation is not None
+    epoch, step, split = trainer.position.epoch + 1, trainer.position.step, trainer.images.validation_split
+    found = holdout_accuracies(trainer, trainer.model, "validation")
+    return {"kind": "validation", "epoch": epoch, "step": step, "split": split, **found}
+
+
+def average_weights(trainer: Trainer, validated: Row | None = None) -> None:
+    """Lets an epoch's weights into their moving average, where a run keeps one, and adds its accuracies to the epoch's validation."""
+    average = trainer.average
+    if average is None:
+        return
+    worst = None if validated is None else trainer.judged(validated)["worst"]
+    average.after_epoch(trainer.position.epoch + 1, worst)
+    if validated is not None and average.updates:
+        found = holdout_accuracies(trainer, average.model, "validation of the average")
+        validated["ema"] = {"updates": average.updates, **found}
+
+
+def holdout_accuracies(trainer: Trainer, model: nn.Module, what: str) -> dict[str, Any]:
+    """The clean and the robust accuracies of the model or of the average, without the confusion between the classes."""
+    config, source = trainer.config, trainer.images.validation
+    assert source is not None
     steps = config.validation.steps
-    attack = new_attack(trainer, steps, 2.5 * (config.test.eps or 0.0) / steps)
-    found = accuracies(trainer, images.validation, attack, "validation")
+    attack = new_attack(trainer, steps, 2.5 * (config.test.eps or 0.0) / steps, model)
+    found = figures(evaluated(trainer, source, attack, what, model))
     for accuracy in found.values():
         del accuracy["confusion"]
-    epoch, step = trainer.position.epoch + 1, trainer.position.step
-    return {"kind": "validation", "epoch": epoch, "step": step, "split": images.validation_split, **found}
+    return found
 
 
 def epoch_facts(trainer: Trainer, training: Row, validated: Row | None = None) -> EpochFacts:
@@ -89,7 +108,7 @@ def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:
 
 
 def final_test(trainer: Trainer) -> dict[str, Any]:
-    """Tests the last and the best checkpoints with the strong attack and writes gallery.json and result.json.
+    """Tests the last and the best checkpoints, and those of the average, with the strong attack; writes gallery.json and result.json.
 
     `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in training the best clean
     one), or the last one without a hold-out.
@@ -97,29 +116,33 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
     config, model = trainer.config, trainer.model
     epochs = {checkpoints.LAST: trainer.epochs}
     epochs |= {name: int(kept["epoch"]) for name, kept in trainer.position.best.items()}
+    if trainer.average is not None and trainer.average.updates:
+        epochs[EMA_LAST] = trainer.epochs
+        trainer.store.save_best(EMA_LAST, trainer.weights(trainer.epochs, trainer.average.model))
     chosen = checkpoints.BEST_AVERAGE if checkpoints.BEST_AVERAGE in epochs else checkpoints.LAST
-    # By epoch, since the rules often keep the same one.
-    tested: dict[int, dict[str, Any]] = {}
-    predicted: dict[int, dict[str, Tensor]] = {}
+    # The rules often keep the same epoch: whose weights, the model's or the average's, and of which epoch.
+    kept = {name: (name.startswith(checkpoints.EMA), epoch) for name, epoch in epochs.items()}
+    tested: dict[tuple[bool, int], dict[str, Any]] = {}
+    predicted: dict[tuple[bool, int], dict[str, Tensor]] = {}
     final = {key: value.clone() for key, value in model.state_dict().items()}
     try:
         for name, epoch in epochs.items():
-            if epoch in tested:
+            if kept[name] in tested:
                 continue
             if name != checkpoints.LAST:
                 model.load_state_dict(checkpoints.read(trainer.store.path(name), trainer.device)["model"])
             report = evaluated(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
             found = figures(report)
-            predicted[epoch] = report.predictions
-            tested[epoch] = {"epoch": epoch, **found}
-            if epoch == epochs[chosen]:
+            predicted[kept[name]] = report.predictions
+            tested[kept[name]] = {"epoch": epoch, **found}
+            if kept[name] == kept[chosen]:
                 write_gallery(trainer, found["robust"]["worst_class"])
         ensemble = {} if trainer.ensemble is None else {"ensemble": ensemble_risk(trainer, trainer.ensemble)}
     finally:
         model.load_state_dict(final)
 
     method = methods.get(config.method)
-    clean, robust = (tested[epochs[chosen]][kind] for kind in ("clean", "robust"))
+    clean, robust = (tested[kept[chosen]][kind] for kind in ("clean", "robust"))
     result: dict[str, Any] = {
         "format": 1,
         "method": method.name,
@@ -131,7 +154,7 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "holdout": holdout_label(config.data.holdout),
         "finished": True,
         "test": {"clean": clean, "robust": robust},
-        "checkpoints": {name: tested[epoch] for name, epoch in epochs.items()},
+        "checkpoints": {name: tested[weights] for name, weights in kept.items()},
         "attack": strong_attack(trainer).describe(),
         "versions": versions(),
         "seconds": trainer.position.seconds,
@@ -141,15 +164,22 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "predictions": predictions.write(
             trainer.folder,
             trainer.images.test.labels.cpu(),
-            {name: predicted[epoch] for name, epoch in epochs.items()},
+            {name: predicted[weights] for name, weights in kept.items()},
         ),
     }
     atomic.write_json(trainer.folder / run_folder.RESULT, result)
-    trainer.progress.say(
-        f"test ({chosen}): clean {clean['average']:.1%}, robust {robust['average']:.1%}, "
-        f"20 % tail {robust['tail']:.1%}, worst class {robust['worst_class']} {robust['worst']:.1%}"
-    )
+    for name in (chosen, checkpoints.EMA + chosen):
+        if name in kept:
+            trainer.progress.say(f"test ({name}): {in_words(tested[kept[name]])}")
     return result
+
+
+def in_words(found: dict[str, Any]) -> str:
+    clean, robust = found["clean"], found["robust"]
+    return (
+        f"clean {clean['average']:.1%}, robust {robust['average']:.1%}, 20 % tail {robust['tail']:.1%}, "
+        f"worst class {robust['worst_class']} {robust['worst']:.1%}"
+    )
 
 
 def ensemble_risk(trainer: Trainer, members: theory.IterateReservoir) -> dict[str, Any]:
@@ -205,11 +235,13 @@ def strong_attack(trainer: Trainer) -> attacks.Attack:
     return new_attack(trainer, trainer.config.test.steps, trainer.config.test.step)
 
 
-def new_attack(trainer: Trainer, steps: int, step: float | None) -> attacks.Attack:
+def new_attack(
+    trainer: Trainer, steps: int, step: float | None, model: nn.Module | None = None
+) -> attacks.Attack:
     """PGD with a fresh random state, so that an evaluation does not depend on those before it."""
     config = trainer.config
     options = {"eps": config.test.eps, "norm": config.attack.norm, "seed": config.seed}
-    return attacks.create("pgd", trainer.model, steps=steps, step=step, **options)
+    return attacks.create("pgd", model or trainer.model, steps=steps, step=step, **options)
 
 
 def accuracies(trainer: Trainer, source: Source, attack: attacks.Attack, what: str) -> dict[str, Any]:
@@ -222,15 +254,17 @@ def figures(report: evaluation.Evaluation) -> dict[str, Any]:
     return {"clean": report.clean.to_json(), "robust": report.robust.to_json()}
 
 
-def evaluated(trainer: Trainer, source: Source, attack: attacks.Attack, what: str) -> evaluation.Evaluation:
-    """The model as it is, clean and under the attack."""
+def evaluated(
+    trainer: Trainer, source: Source, attack: attacks.Attack, what: str, model: nn.Module | None = None
+) -> evaluation.Evaluation:
+    """The model as it is, or the one given, clean and under the attack."""
 
     def between_batches(done: int, total: int) -> None:
         trainer.leave_if_asked()
         trainer.progress.busy(what, done, total)
 
     return evaluation.evaluate(
-        trainer.model,
+        model or trainer.model,
         source,
         attack=attack,
         num_classes=len(trainer.images.classes),
