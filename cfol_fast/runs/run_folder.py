@@ -21,16 +21,28 @@ from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
 
-CONFIG, RESULT, GALLERY, TENSORBOARD, LOCK = (
+CONFIG, RESULT, GALLERY, TENSORBOARD, WANDB, LOCK = (
     "config.json",
     "result.json",
     "gallery.json",
     "tensorboard",
+    "wandb.json",
     ".lock",
 )
 STAGE = "stage-[0-9]"
 # Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
-FILES = (CONFIG, METRICS, RESULT, GALLERY, PREDICTIONS, LOCK, "eval.json", "eval-*.json", "eval-*.state")
+FILES = (
+    CONFIG,
+    METRICS,
+    RESULT,
+    GALLERY,
+    PREDICTIONS,
+    WANDB,
+    LOCK,
+    "eval.json",
+    "eval-*.json",
+    "eval-*.state",
+)
 CHECKPOINT_FILES = tuple(
     f"{name}.pt" for name in ("last", "previous", "next", *BEST, "ema-last", "ensemble", "offsets")
 )

@@ -6,7 +6,7 @@ moment and is resumed ends with the same weights and the same metrics (on the CP
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -17,24 +17,26 @@ import torch
 from torch import Tensor
 
 from cfol_fast import methods, processes
+from cfol_fast.errors import InputError
 from cfol_fast.machine import computing
 from cfol_fast.progress import Progress, Stopwatch
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training import validation
+from cfol_fast.training.callbacks import Callback, Callbacks, Listener, checked
 from cfol_fast.training.images import load_images
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.starting import RunStart
 from cfol_fast.training.tensorboard import TensorBoardLog
 from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.wandb_log import WandbLog
 
-Listener = Callable[[Row], None]
+LOGS: dict[str, Callable[[], Callback]] = {"tensorboard": TensorBoardLog, "wandb": WandbLog}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Run:
     result: dict[str, Any]
 
 
-def run_epochs(trainer: Trainer, after_first_step: Callable[[], None] | None = None) -> None:
+def run_epochs(
+    trainer: Trainer, after_first_step: Callable[[], None] | None = None, callbacks: Callbacks | None = None
+) -> None:
     """Trains from where the trainer is to the end of its last epoch. The step itself is `Trainer.step`."""
     position, epochs, progress = trainer.position, trainer.epochs, trainer.progress
     clock = Stopwatch()
@@ -58,6 +62,8 @@ def run_epochs(trainer: Trainer, after_first_step: Callable[[], None] | None = N
                     after_first_step()
                     after_first_step = None
                 progress.step(position.step, position.epoch, trainer.reading)
+                if callbacks is not None:
+                    callbacks.step()
                 trainer.leave_if_asked()
                 if trainer.save_is_due():
                     trainer.save()
@@ -90,14 +96,17 @@ def train(
     overwrite: bool = False,
     force: bool = False,
     quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
+    log: Iterable[str] = (),
     tensorboard: bool = False,
-    listeners: tuple[Listener, ...] = (),
+    listeners: Iterable[Callable[[Row], None]] = (),
 ) -> Run:
     """Trains as `config` says, tests the kept checkpoints, and returns the run.
 
     resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if no run is there.
     overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
-    listeners: called with every row of metrics.jsonl. tensorboard: also write the rows as events to RUN/tensorboard.
+    callbacks: told of the run's start, steps, rows and end. listeners: functions that are called with every row of metrics.jsonl.
+    log: names of `LOGS`, which get the rows too; tensorboard=True is the same as its name there.
     """
     processes.refuse_many("training")
     undecided = config.precision == "auto"
@@ -107,6 +116,9 @@ def train(
         # It was settled when the run was created, perhaps on another device.
         config.precision = run_folder.read_config(folder).precision
     progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
+    told = [*checked(callbacks), *map(Listener, listeners), *logs([*log, "tensorboard"] if tensorboard else log)]
+    if processes.rank_and_size()[0] > 0:
+        told = []
     with (
         RunLock(folder) as lock,
         torch.random.fork_rng(devices=[]),
@@ -123,8 +135,7 @@ def train(
             trainer = Trainer(config, load_images(config), stage_folder, previous, progress, stop)
             after_first_step = start.enter(trainer, force)
             # What the caller asked to be told of is the run itself, not the stages before it.
-            told = (listeners, tensorboard) if stage_folder == folder else ()
-            return to_result(trainer, after_first_step, *told)
+            return to_result(trainer, after_first_step, told if stage_folder == folder else ())
 
         with start.folder_stays():
             accuracies = None
@@ -137,28 +148,28 @@ def train(
 
 
 def to_result(
-    trainer: Trainer,
-    after_first_step: Callable[[], None] | None = None,
-    listeners: tuple[Listener, ...] = (),
-    tensorboard: bool = False,
+    trainer: Trainer, after_first_step: Callable[[], None] | None = None, callbacks: Iterable[Callback] = ()
 ) -> dict[str, Any]:
     """Trains and tests, from where the trainer is to the result."""
-    events = None
-    if tensorboard:
-        folder, step = trainer.folder / run_folder.TENSORBOARD, trainer.position.step
-        events = TensorBoardLog(folder, trainer.images.classes, resume_step=step)
-        listeners += (events,)
-    trainer.log.listeners = listeners
-    if trainer.position.step == 0:
-        for line in trainer.sampler.outlook(trainer.draws):
+    with Callbacks(trainer, callbacks) as told:
+        told.start()
+        if trainer.position.step == 0:
+            for line in trainer.sampler.outlook(trainer.draws):
+                trainer.progress.say(line)
+        run_epochs(trainer, after_first_step, told)
+        distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]
+        average = [] if trainer.average is None else trainer.average.review()
+        for line in [*trainer.sampler.review(distributions), *trainer.policy.review(), *average]:
             trainer.progress.say(line)
-    run_epochs(trainer, after_first_step)
-    distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]
-    average = [] if trainer.average is None else trainer.average.review()
-    for line in [*trainer.sampler.review(distributions), *trainer.policy.review(), *average]:
-        trainer.progress.say(line)
-    result = validation.final_test(trainer)
-    if events is not None:
-        events.gallery(read_object(trainer.folder / run_folder.GALLERY), trainer.position.step)
-        events.close()
+        result = validation.final_test(trainer)
+        told.end(result)
     return result
+
+
+def logs(names: Iterable[str]) -> list[Callback]:
+    """The logs of these names, each once."""
+    chosen = list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in LOGS:
+            raise InputError(f"there is no log {name!r}: choose {' or '.join(LOGS)}")
+    return [LOGS[name]() for name in chosen]
