@@ -116,7 +116,11 @@ def train(
         # It was settled when the run was created, perhaps on another device.
         config.precision = run_folder.read_config(folder).precision
     progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
-    told = [*checked(callbacks), *map(Listener, listeners), *logs([*log, "tensorboard"] if tensorboard else log)]
+    told = [
+        *checked(callbacks),
+        *map(Listener, listeners),
+        *logs([*log, "tensorboard"] if tensorboard else log),
+    ]
     if processes.rank_and_size()[0] > 0:
         told = []
     with (
