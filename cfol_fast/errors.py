@@ -1,5 +1,7 @@
 """What ends a command other than success or a bug of ours; `commands/main.py` turns each into a message and an exit status."""
 
+from __future__ import annotations
+
 
 class InputError(ValueError):
     """A bad option, file or value, said in one sentence that names the value, the limit and the way out. Exit status 2."""
@@ -15,6 +17,10 @@ class Stopped(Exception):
     def __init__(self, signal_number: int, message: str) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int, str]]:
+        # It travels from rank to rank.
+        return Stopped, (self.signal_number, str(self))
 
 
 def one_line(error: BaseException) -> str:

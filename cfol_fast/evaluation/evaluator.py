@@ -147,7 +147,7 @@ class _Predictions:
                 # A rank may have had no batch.
                 self.names = class_names(self.source, *self._given, computed[0][1])
             states.batches += len(computed)
-            self.done += sum(images for images, _ in computed) * max(1, len(batched))
+            self.done += sum(images for images, _ in computed) * (len(batched) if chosen else 1)
         states.to_the_end()
         self._put_together()
 

@@ -1,0 +1,158 @@
+"""What each process of `test_evaluation.py` does, with gloo, and what one process does beside it: the same calls.
+
+Three processes are started once: the first two of them are a group of their own, which is the case of an even division.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from cfol_fast import attacks
+from cfol_fast.errors import InputError, Stopped, TrainingFailed
+from cfol_fast.evaluation import AutoAttack, check_gradients, evaluate, evaluate_radii
+from cfol_fast.ranks import Ranks
+from tests.attacks.small_models import EPS, SmallNet, Trained
+from tests.evaluation.test_autoattack import FAST, shorten
+
+# Four batches: for two ranks two rounds, for three one and a rest.
+N, BATCH = 26, 8
+SIZES = (2, 3)
+
+
+def work(rank: int, world_size: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    shorten_autoattack()
+    # Programs seed their ranks differently.
+    torch.manual_seed(rank)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    for size in SIZES:
+        # Every process takes part in making a group.
+        group = dist.new_group(list(range(size)))
+        if rank < size:
+            found = everything(trained_in(folder), Path(folder) / str(size), Ranks(process_group=group))
+            (Path(folder) / f"{size}-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def everything(trained: Trained, folder: Path, ranks: Ranks | None = None) -> dict[str, Any]:
+    """All evaluations, by name. The folder is this number of ranks' own."""
+    model, x, y = trained
+    rank = 0 if ranks is None else ranks.rank
+    options: dict[str, Any] = {"batch_size": BATCH, "ranks": ranks}
+    pgd = attacks.PGD(model, EPS, steps=3, restarts=2, seed=3)
+    told: list[tuple[int, int]] = []
+    # Nothing but its random start: what the model says to it depends on the noise.
+    start = {"eps": 0.5, "step": 0.0, "steps": 1}
+    both = [pgd, start]
+    found = {
+        "pgd": evaluate(*trained, attack=both, progress=lambda *at: told.append(at), **options).to_json(),
+        "told": told,
+        "random state": pgd.rng.tolist(),
+        "again": evaluate(*trained, attack=[pgd, pgd], **options).to_json(),
+        "active set": evaluate(*trained, attack=pgd, active_set=True, **options).to_json(),
+        "clean": evaluate(*trained, **options).to_json(),
+        "few": evaluate(model, x[:3], y[:3], attack=pgd, **options).to_json(),
+        "foreign": evaluate(*trained, attack=noise, **options).to_json(),
+    }
+    radii = {"radii": [0, 0.01, EPS], "attack": {"steps": 2}}
+    own_batches = DataLoader(TensorDataset(x, y), batch_size=7)
+    found["loader"] = evaluate_radii(model, own_batches, **radii, ranks=ranks).to_json()
+    found["data set"] = evaluate_radii(model, TensorDataset(x, y), **radii, **options).to_json()
+    checks = check_gradients(model, TensorDataset(x, y), attack={"eps": EPS, "steps": 2}, **options)
+    found["sanity"] = [check.to_json() for check in checks]
+    found |= autoattack(trained, folder, ranks, options)
+    if ranks is not None:
+        found["errors"] = errors(trained, rank, options)
+    return found
+
+
+def autoattack(trained: Trained, folder: Path, ranks: Ranks | None, options: dict) -> dict[str, Any]:
+    """One that is stopped after its first round and goes on; and one that goes on from what one process had left."""
+    model, _, y = trained
+    folder.mkdir(exist_ok=True)
+    state, of_one = folder / "state.json", folder / "of-one.json"
+    parts = {"kind": "autoattack", "eps": EPS, "attacks": FAST}
+
+    def stop(done: int, total: int) -> None:
+        if done > len(y):
+            raise Stopped(15, "after the first round")
+
+    before = [attacks.NoAttack(model), {**parts, "state": state}]
+    found: dict[str, Any] = {
+        "stopped": message(lambda: evaluate(*trained, attack=before, progress=stop, **options), Stopped),
+        "stopped at": json.loads(state.read_text())["batch"],
+    }
+    if ranks is None:
+        for size in SIZES:
+            (folder.parent / str(size)).mkdir()
+            shutil.copy(state, folder.parent / str(size) / of_one.name)
+    found["autoattack"] = evaluate(*trained, attack={**parts, "state": state}, **options).to_json()
+    if ranks is not None:
+        attack = {**parts, "state": of_one}
+        found["continued from one process"] = evaluate(*trained, attack=attack, **options).to_json()
+    return found
+
+
+def noise(x: Tensor, y: Tensor) -> Tensor:
+    """An attack of another library, which draws from torch's generator."""
+    return (x + 16 * EPS * torch.randn(x.shape)).clamp(0, 1)
+
+
+def errors(trained: Trained, rank: int, options: dict) -> dict[str, str]:
+    """What is said on this rank when only rank 1 has something to say."""
+    model, x, y = trained
+    bright = x.clone()
+    bright[BATCH] = 2.0
+    other = SmallNet()
+    other.load_state_dict(model.state_dict())
+    if rank == 1:
+        other.linear.bias.data[0] += 1e-6
+
+    def impatient(done: int, total: int) -> None:
+        if rank == 1:
+            raise Stopped(15, "stopped on rank 1")
+
+    def broken(x: Tensor, y: Tensor) -> Tensor:
+        if rank == 1:
+            raise KeyError("a bug")
+        return x
+
+    turned = y.flip(0) if rank == 1 else y
+    return {
+        "pixels": message(lambda: evaluate(model, bright, y, **options), InputError),
+        "weights": message(lambda: evaluate(other.eval(), x, y, **options), InputError),
+        "examples": message(lambda: evaluate(model, x, turned, **options), InputError),
+        "stop": message(lambda: evaluate(*trained, progress=impatient, **options), Stopped),
+        "bug": message(lambda: evaluate(*trained, attack=broken, **options), TrainingFailed, KeyError),
+        "after it": str(evaluate(*trained, **options).clean.average),
+    }
+
+
+def message(action: Callable[[], object], *kinds: type[Exception]) -> str:
+    try:
+        action()
+    except kinds as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was said"
+
+
+def trained_in(folder: str) -> Trained:
+    """The model and images that the test has put there."""
+    stored = torch.load(Path(folder) / "trained.pt", weights_only=True)
+    model = SmallNet()
+    model.load_state_dict(stored["model"])
+    return Trained(model.eval(), stored["x"], stored["y"])
+
+
+def shorten_autoattack(setattr: Callable[..., None] = setattr) -> None:
+    original = AutoAttack._adversary
+    setattr(AutoAttack, "_adversary", lambda self, *a: shorten(original(self, *a)))
