@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup clean system-packages
+.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup docs clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
@@ -20,6 +20,7 @@ help:
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
 	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
+	@echo "make docs      the documentation's site, in site/"
 	@echo "make bench     the benchmarks, against every peer"
 
 $(STAMP)/venv:
@@ -60,12 +61,14 @@ $(STAMP)/nvcc: $(STAMP)/torch
 	bash scripts/install-nvcc.sh $(BIN)/python
 	@touch $@
 
+# Compiled tests are kept, whatever the shell says: compiling them takes a third of the start.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 check: $(STAMP)/build $(STAMP)/dev
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(PYTEST) -q -m "not slow and not nvcc and not ffcv and not browser" $(PYTEST_ARGS)
+	$(PYTEST) -q -m "not slow and not nvcc and not ffcv and not browser and not gpu" $(PYTEST_ARGS)
 
 # The build comes after nvcc: a CPU build that the demo made before is made again with CUDA.
 test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
@@ -131,3 +134,12 @@ bench-setup: $(BENCH)/.stamp
 
 bench: $(STAMP)/build $(BENCH)/.stamp
 	$(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
+
+$(STAMP)/docs: $(STAMP)/torch constraints.txt
+	$(PIP) mkdocs 'mkdocstrings[python]'
+	@touch $@
+
+# Strict: a link that leads nowhere is an error.
+docs: $(STAMP)/build $(STAMP)/docs
+	$(BIN)/mkdocs build --quiet
+	@echo "the site is in site/index.html"

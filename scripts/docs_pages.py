@@ -1,0 +1,129 @@
+"""What mkdocs does beyond docs/*.md: a page for every method, and links to files of the repository that are outside of docs/.
+
+The pages of methods are made from the table in cfol_fast/methods.py, from docs/methods.toml and from results/.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from cfol_fast import methods
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = ROOT / "docs" / "methods.toml"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Every method in the site's contents."""
+    for part in config.nav or []:
+        if "Methods" in part:
+            part["Methods"] += [{row.title: f"methods/{name}.md"} for name, row in methods.METHODS.items()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of the methods, and leaves out what they are made of."""
+    for file in list(files):
+        if file.src_uri.endswith(".toml"):
+            files.remove(file)
+    for name, text in method_pages().items():
+        files.append(File.generated(config, f"methods/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A link to a file outside of docs/ becomes one to the repository or, as long as that has no address, the file's name."""
+
+    def outside(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        if not target.startswith("../") or page.file.src_uri.startswith("methods/"):
+            return link.group(0)
+        path = target.removeprefix("../")
+        if not (ROOT / path.split("#")[0]).exists():
+            raise FileNotFoundError(f"{page.file.src_uri}: the link {target} leads nowhere")
+        return f"[{text}]({config.repo_url}/blob/main/{path})" if config.repo_url else f"{text} (`{path}`)"
+
+    return re.sub(r"\[([^\]]*)\]\(([^)]+)\)", outside, markdown)
+
+
+def method_pages() -> dict[str, str]:
+    """The markdown of each method's page, and of their index, by name."""
+    words = tomllib.loads(WORDS.read_text())
+    found = results()
+    pages = {name: method_page(row, words[name], found.get(name)) for name, row in methods.METHODS.items()}
+    lines = ["# Methods", "", "One trainer, one attack, one schedule; a method is a row of a table.", ""]
+    lines += ["| name | what it does | published |", "|---|---|---|"]
+    lines += [
+        f"| [{name}]({name}.md) | {row.summary} | {reference(row)} |" for name, row in methods.METHODS.items()
+    ]
+    lines += [
+        "",
+        "`cfol-fast offsets RUN` fits class offsets on a run's hold-out: the baseline without training.",
+    ]
+    pages["index"] = "\n".join(lines) + "\n"
+    return pages
+
+
+def reference(row: methods.Method) -> str:
+    """A method of the paper has its section, another one says who published it."""
+    return f"the paper, {row.section}" if re.match(r"\d|appendix", row.section) else row.section
+
+
+def method_page(row: methods.Method, words: dict[str, str], result: str | None) -> str:
+    lines = [f"# {row.title}", "", row.summary, "", f"Published in: {reference(row)}.", ""]
+    lines += ["## Idea", "", words["idea"], ""]
+    lines += ["## Formula", "", "```", words["formula"].strip(), "```", ""]
+    lines += ["## Cost", "", words["cost"], ""]
+    lines += ["## Use", "", "```bash", f"cfol-fast train {row.name} --out runs/{row.name}", "```", ""]
+    if row.defaults:
+        lines += ["| parameter | default |", "|---|---|"]
+        lines += [f"| `{name}` | {value} |" for name, value in row.defaults.items()]
+        lines += ["", f"Origin: {row.origin}.", ""]
+    if row.note:
+        lines += [row.note, ""]
+    lines += ["Where it differs from what was published: [differences](../differences.md).", ""]
+    lines += ["## Result", ""]
+    lines += [result or "No run of this method is kept in `results/` yet."]
+    return "\n".join(lines) + "\n"
+
+
+def results() -> dict[str, str]:
+    """For each method that results/ has a run of, a sentence with its robust figures: of the comparison with the most seeds."""
+    best: dict[str, tuple[int, str]] = {}
+    for file in sorted((ROOT / "results").glob("*/*.json")):
+        recipe = json.loads(file.read_text())
+        for block in recipe.get("blocks") or []:
+            for entry in block.get("entries") or []:
+                name, seeds = entry.get("method"), len(entry.get("seeds") or [])
+                if name in methods.METHODS and seeds > best.get(name, (0, ""))[0] and _plain(entry):
+                    best[name] = seeds, _sentence(recipe, entry, seeds)
+    return {name: sentence for name, (_, sentence) in best.items()}
+
+
+def _plain(entry: dict[str, Any]) -> bool:
+    """Whether the row is the method as it is by default."""
+    return not entry.get("parameters") and {"robust.average", "robust.worst"} <= set(
+        entry.get("values") or {}
+    )
+
+
+def _sentence(recipe: dict[str, Any], entry: dict[str, Any], seeds: int) -> str:
+    def share(key: str) -> str:
+        value = entry["values"][key]
+        deviation = "" if value.get("deviation") is None else f" ± {100 * value['deviation']:.1f}"
+        return f"{100 * value['mean']:.1f}{deviation} %"
+
+    data, model = ", ".join(recipe.get("datasets") or []), entry.get("model")
+    count = "one seed" if seeds == 1 else f"{seeds} seeds, with their deviation"
+    return (
+        f"On {data} with {model}: robust accuracy {share('robust.average')} on average, {share('robust.worst')} in the worst class "
+        f"({count}; checkpoint {recipe.get('checkpoint')}). Made by `{recipe.get('command')}`."
+    )

@@ -1,0 +1,120 @@
+"""The pages of docs/ are true: their code runs, their commands run on small data, the messages they explain exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cfol_fast import data, methods
+from cfol_fast.commands import main as cli
+from tests.data import published_files
+from tests.training import tiny
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+# Pages whose blocks another test runs: that test names the page.
+ELSEWHERE = {
+    "own-loop.md": "tests/sampling/test_own_loop.py",
+    "many-gpus.md": "tests/distributed",
+    "integrations.md": "tests/integrations",
+}
+PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
+# What stands above a block that no test runs.
+REASONS = ("needs a GPU", "needs a download", "run by hand")
+BLOCK = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
+# Two steps of training, few images and weak attacks: a page is about what a command does, not about how good its result is.
+SHORT = ["--model=demo-cnn", "--epochs=1", "--batch-size=8", "--threads=1", "--quiet"]
+SHORT += [
+    f"--set={field}"
+    for field in ("steps_per_epoch=2", "test.steps=1", "validation.steps=1", "attack.steps=1")
+]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, text) of the page's blocks that a test is to run."""
+    found = []
+    for reason, language, text in BLOCK.findall((DOCS / page).read_text()):
+        if reason:
+            assert reason.startswith(REASONS), f"{page}: {reason!r} is no reason to leave a block out"
+        else:
+            found.append((language, text))
+    return found
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of the page's shell blocks, without their comments."""
+    lines = [line for language, text in blocks(page) if language == "bash" for line in text.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(language == "python" for language, _ in blocks(page))]
+)
+def test_the_python_code_of_a_page_runs(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, page, "exec"), {})
+
+
+@pytest.fixture
+def small_data(monkeypatch, tmp_path):
+    """A few of the embedded images, and a folder DIR of images, where the test now is."""
+    whole, few = data.load, tiny.few_images()
+
+    def load(name, *args, **options):
+        return few(name) if name == "fashion-mini" else whole(name, *args, **options)
+
+    monkeypatch.setattr(data, "load", load)
+    monkeypatch.chdir(tmp_path)
+    published_files.folder(tmp_path / "DIR", side=32)
+
+
+@pytest.mark.slow
+@pytest.mark.ffcv
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_the_commands_of_a_page_run_one_after_another(page, small_data, capsys):
+    if page != "first-steps.md":
+        assert cli.main(["train", "cfol", "--out=runs/cfol", *SHORT]) == 0
+    for program, command, *options in commands(page):
+        assert program == "cfol-fast", f"{page}: only our own commands are run; say why this one is not"
+        short = {
+            "train": SHORT if "--resume" not in options else [],
+            "eval": ["--limit=10", "--steps=2"],
+        }.get(command, [])
+        # A network that has seen two steps may miss what a page asks of a trained one.
+        allowed = (0, 1) if command == "eval" else (0,)
+        assert cli.main([command, *options, *short]) in allowed, capsys.readouterr().err
+
+
+def test_pages_that_are_tested_elsewhere_are_named_there():
+    for page, place in ELSEWHERE.items():
+        path = ROOT / place
+        tests = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        assert not (DOCS / page).exists() or any(page in test.read_text() for test in tests), page
+
+
+def test_every_message_in_troubleshooting_is_one_of_ours():
+    sources = "".join(path.read_text() for path in ROOT.glob("cfol_fast/**/*.py"))
+    # As it is printed: the pieces of a string are joined, and what is filled in is three dots.
+    printed = re.sub(r"\{[^{}\n]*\}", "...", re.sub(r'"\s*\n\s*f?"', "", sources))
+    quoted = re.findall(r"^> (.*)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 10
+    assert [message for message in quoted if message not in printed] == []
+
+
+def test_every_method_has_its_words():
+    words = tomllib.loads((DOCS / "methods.toml").read_text())
+    assert list(words) == list(methods.METHODS)
+    for name, entry in words.items():
+        assert set(entry) == {"idea", "formula", "cost"}, name
+        assert all(text.strip() for text in entry.values())
+
+
+def test_every_page_is_in_the_site_s_contents():
+    listed = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(path.name for path in DOCS.glob("*.md")) == sorted(set(listed) - {"methods/index.md"})
