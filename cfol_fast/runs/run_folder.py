@@ -29,6 +29,8 @@ CONFIG, RESULT, GALLERY, TENSORBOARD, WANDB, LOCK = (
     "wandb.json",
     ".lock",
 )
+# What class offsets reach, where they were fitted.
+OFFSETS = "offsets.json"
 STAGE = "stage-[0-9]"
 # Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
 FILES = (
@@ -37,6 +39,7 @@ FILES = (
     RESULT,
     GALLERY,
     PREDICTIONS,
+    OFFSETS,
     WANDB,
     LOCK,
     "eval.json",

@@ -1,7 +1,7 @@
 """Class logit offsets, fitted on a finished run's hold-out: the baseline without training that a trained method must beat.
 
 The offsets are added to the bias of the network's last layer. So they are part of the model, attacks see them, and the checkpoint
-with them is used as any other.
+with them is used as any other. RUN/offsets.json has them and the test with them, every image's predicted class among it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast import evaluation
+from cfol_fast import atomic, evaluation
 from cfol_fast.data.source import Source
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
@@ -25,7 +25,7 @@ from cfol_fast.runs.defaults import holdout_fraction
 from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.images import load_images
-from cfol_fast.training.validation import in_order
+from cfol_fast.training.validation import figures, in_order
 
 NAME = "offsets"
 ROUNDS, RATE = 20, 1.0
@@ -73,7 +73,7 @@ def fit_offsets(
         for number in range(rounds + 1):
             set_bias(bias, start + offsets)
             steps = config.validation.steps
-            found = measure(model, images.validation, images.classes, config, steps, None)
+            found = figures(measure(model, images.validation, images.classes, config, steps, None))
             worst, average = found["robust"]["worst"], found["robust"]["average"]
             say(f"round {number}: hold-out worst class {worst:.1%}, average {average:.1%}")
             before = worst if number == 0 else before
@@ -86,24 +86,25 @@ def fit_offsets(
         test = {}
         for name, chosen in (("before", torch.zeros_like(start)), ("after", best_offsets)):
             set_bias(bias, start + chosen)
-            test[name] = measure(
-                model, images.test, images.classes, config, config.test.steps, config.test.step
-            )
+            report = measure(model, images.test, images.classes, config, config.test.steps, config.test.step)
+            test[name] = figures(report)
         named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
         kept = {key: state[key] for key in named if key in state}
         kept |= {"model": model.state_dict(), NAME: best_offsets}
         path = checkpoints.CheckpointStore(run).save_best(NAME, kept)
+        found = {"format": 1, "kind": NAME, "offsets": best_offsets.tolist(), "holdout": [before, best]}
+        atomic.write_json(run / run_folder.OFFSETS, {**found, "test": report.to_json()})
     return Fit(best_offsets.cpu(), (before, best), test, path)
 
 
 def measure(
     model: nn.Module, source: Source, classes: list[str], config: TrainConfig, steps: int, step: float | None
-) -> dict[str, Any]:
-    """Clean and robust accuracies, with the attack of the run's validation or test."""
+) -> evaluation.Evaluation:
+    """The model, clean and with the attack of the run's validation or test."""
     eps = config.test.eps or 0.0
     attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step or 2.5 * eps / steps}
     attack |= {"norm": config.attack.norm, "seed": config.seed}
-    found = evaluation.evaluate(
+    return evaluation.evaluate(
         model,
         source,
         attack=attack,
@@ -112,8 +113,6 @@ def measure(
         batch_size=config.test.batch_size,
         device=config.device,
     )
-    assert found.robust is not None
-    return {"clean": found.clean.to_json(), "robust": found.robust.to_json()}
 
 
 def last_bias(model: nn.Module, num_classes: int) -> Tensor:

@@ -1,5 +1,8 @@
 """Class offsets fitted on a hold-out: part of the model, never worse there, and a checkpoint like any other."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +10,9 @@ from torch import nn
 import cfol_fast as cf
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
+from cfol_fast.runs import predictions
 from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.records import load_run
 from cfol_fast.training.offsets import fit_offsets, last_bias
 from tests.training import tiny
 
@@ -27,6 +32,19 @@ def test_the_offsets_are_added_to_the_logits_and_are_never_worse_on_the_hold_out
     assert fit.test.keys() == {"before", "after"}
 
 
+def test_the_offsets_file_has_the_test_with_them_image_by_image(run):
+    fit = fit_offsets(run, rounds=1, device="cpu")
+    kept = json.loads((run / "offsets.json").read_text())
+    assert kept["offsets"] == fit.offsets.tolist()
+    labels, predicted = (
+        predictions.unpack(kept["test"][key] if key == "labels" else kept["test"]["predicted"][key], 50, key)
+        for key in ("labels", "robust")
+    )
+    found = predictions.accuracy(labels, predicted, kept["test"]["classes"])
+    assert found.to_json() == fit.test["after"]["robust"]
+    assert load_run(run).evaluations == []
+
+
 def test_a_class_that_errs_more_gets_a_larger_offset(run, monkeypatch):
     """Every class right but the third: after one round its offset is the largest by the rate."""
     from cfol_fast.training import offsets
@@ -36,7 +54,9 @@ def test_a_class_that_errs_more_gets_a_larger_offset(run, monkeypatch):
     def measured(model, source, classes, *rest):
         worst = next(rounds)
         per_class = dict.fromkeys(classes, 1.0) | {classes[2]: worst}
-        return {"clean": {}, "robust": {"worst": worst, "average": 0.9, "per_class": per_class}}
+        robust = {"worst": worst, "average": 0.9, "per_class": per_class}
+        figures = SimpleNamespace(to_json=lambda: robust)
+        return SimpleNamespace(clean=figures, robust=figures, to_json=dict)
 
     monkeypatch.setattr(offsets, "measure", measured)
     fit = fit_offsets(run, rounds=1, rate=2.0, device="cpu")
