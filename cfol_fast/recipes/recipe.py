@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import paper
-from cfol_fast.runs import accuracy
+from cfol_fast.runs import accuracy, checkpoints
 from cfol_fast.runs.json_files import check_shape, shape_of
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import did_you_mean
 
 SCALES = ("paper", "mini")
 METRICS = tuple(f"{kind}.{metric}" for kind in ("clean", "robust") for metric in accuracy.METRICS)
-CHECKPOINTS = ("best-average", "best-worst", "last")
+CHECKPOINTS = (*checkpoints.BEST, checkpoints.LAST, checkpoints.EMA + checkpoints.LAST)
 FIGURES = ("bars", "sorted", "distribution", "epochs")
 FOLDER = Path(__file__).parent / "files"
 

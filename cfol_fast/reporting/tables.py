@@ -9,6 +9,7 @@ from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
 from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase, duration, run_state, stat_text
 from cfol_fast.runs.accuracy import METRICS, Accuracy
+from cfol_fast.runs.checkpoints import EMA
 from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
 
 
@@ -135,8 +136,9 @@ def _blocks(
 
 
 def early_stopping(comparison: Comparison) -> Table | None:
-    """The robust test accuracies of the kept checkpoints: both early-stopping rules and the last epoch."""
+    """The robust test accuracies of the kept checkpoints: both early-stopping rules and the last epoch, of the weights and their average."""
     titles = {"Best average": "best-average", "Best worst class": "best-worst", "Last epoch": "last"}
+    titles |= {f"Averaged weights: {title.lower()}": f"{EMA}{name}" for title, name in titles.items()}
     groups = [group for group in comparison.groups if any(run.checkpoints for run in group.runs)]
     kept = {name for group in groups for run in group.runs for name in run.checkpoints}
     names = [title for title, name in titles.items() if name in kept]

@@ -259,6 +259,15 @@ def test_a_single_checkpoint_is_not_shown_as_a_choice(pair, tmp_path):
     assert "Which checkpoint" not in page(pair, tmp_path)
 
 
+def test_the_averaged_weights_stand_beside_the_others(pair, tmp_path):
+    assert "Averaged weights" not in page(pair, tmp_path)
+    path = pair[0] / "result.json"
+    result = json.loads(path.read_text())
+    result["checkpoints"]["ema-best-worst"] = result["checkpoints"]["best-worst"]
+    path.write_text(json.dumps(result))
+    assert page(pair, tmp_path).count("Averaged weights: best worst class") == 1
+
+
 def test_many_methods_are_rows_of_the_table(tmp_path):
     runs = [make_run(tmp_path / str(i), params={"gamma": 0.1 * i}, epochs=2) for i in range(1, 9)]
     table = re.search(r'<table id="table-comparison">.*?</table>', page(runs, tmp_path), re.S).group(0)
