@@ -2,7 +2,8 @@
 
 It loads torch once and computes nothing itself, so that forking is safe. First an uninterrupted run in FOLDER/whole, whose
 operations are counted. Then ten runs, each killed with SIGKILL at a seeded point and continued: eight at a random operation of
-the whole run, one in the middle of a checkpoint's bytes, one between the two renames of a checkpoint.
+the whole run, one in the middle of a checkpoint's bytes, one between the two renames of a checkpoint. Then, for one method of each
+family, an uninterrupted run and one that is killed in its second half, where a class policy has acted.
 """
 
 from __future__ import annotations
@@ -13,12 +14,24 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cfol_fast.training.loop import train
 from tests.training import tiny
+
+RUN = {"epochs": 3, "checkpoint__steps": 2, "ensemble": 2}
+SHORT = {"epochs": 2, "steps_per_epoch": 2, "checkpoint__steps": 1}
+# A class policy that looks at the training images, one that looks at the hold-out and has TRADES' two terms, a best response, and an
+# average of the weights.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "dafa": {"method": "dafa", **SHORT},
+    "frl": {"method": "frl", **SHORT},
+    "faal": {"method": "faal", **SHORT},
+    "ema": {"method": "cfol-trades", "ema__decay": 0.9, **SHORT},
+}
 
 
 def die() -> None:
@@ -39,19 +52,25 @@ class Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def run(out: Path) -> None:
-    train(tiny.tiny_config(out, epochs=3, checkpoint__steps=2, ensemble=2), resume="auto", quiet=True)
+def run(out: Path, settings: dict[str, Any] = RUN) -> None:
+    train(tiny.tiny_config(out, **settings), resume="auto", quiet=True)
 
 
-def whole(out: Path) -> None:
-    with Counter() as counter:
-        run(out)
-    (out / "operations").write_text(str(counter.count))
+def whole(out: Path, settings: dict[str, Any] = RUN) -> int:
+    """The number of the run's operations."""
+
+    def counted() -> None:
+        with Counter() as counter:
+            run(out, settings)
+        (out / "operations").write_text(str(counter.count))
+
+    assert in_child(counted) == 0
+    return int((out / "operations").read_text())
 
 
-def until_operation(out: Path, number: int) -> None:
+def until_operation(out: Path, number: int, settings: dict[str, Any] = RUN) -> None:
     with Counter(number):
-        run(out)
+        run(out, settings)
 
 
 def until_half_a_checkpoint(out: Path, number: int) -> None:
@@ -112,8 +131,7 @@ def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     tiny.use_few_images()
-    assert in_child(lambda: whole(folder / "whole")) == 0
-    operations = int((folder / "whole" / "operations").read_text())
+    operations = whole(folder / "whole")
     draw = random.Random(seed)
     deaths: list[tuple[str, Callable[[Path], None]]] = []
     for _ in range(8):
@@ -131,6 +149,17 @@ def main() -> None:
         status = in_child(lambda out=out: run(out))
         assert status == 0, f"{name}: did not continue"
         print(f"{out.name}: {name}")
+    for name, settings in FAMILIES.items():
+        operations = whole(folder / f"{name}-whole", settings)
+        number, out = draw.randrange(operations // 2, operations), folder / f"{name}-killed"
+        status = in_child(
+            lambda out=out, number=number, settings=settings: until_operation(out, number, settings)
+        )
+        assert status == -signal.SIGKILL, f"{name}: was not killed at operation {number}"
+        assert in_child(lambda out=out, settings=settings: run(out, settings)) == 0, (
+            f"{name}: did not continue"
+        )
+        print(f"{out.name}: operation {number}")
 
 
 if __name__ == "__main__":

@@ -14,21 +14,26 @@ from cfol_fast import evaluation
 from cfol_fast.errors import InputError
 from cfol_fast.training import train, trainer
 from tests.training import tiny
+from tests.training.killed_run import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_ten_random_points_ends_like_the_uninterrupted_one(tmp_path):
+def test_runs_killed_at_random_points_end_like_the_uninterrupted_ones(tmp_path):
+    """CFOL at ten points, and one method of each family at one."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path), "2024"]
     process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
-    assert len(process.stdout.splitlines()) == 10
-    for index in range(10):
-        tiny.assert_same_outcome(tmp_path / f"killed-{index}", tmp_path / "whole")
-        left = [path for path in (tmp_path / f"killed-{index}").rglob("*") if path.suffix == ".tmp"]
+    killed = {f"killed-{index}": "whole" for index in range(10)}
+    killed |= {f"{family}-killed": f"{family}-whole" for family in FAMILIES}
+    assert [line.partition(":")[0] for line in process.stdout.splitlines()] == list(killed)
+    for name, whole in killed.items():
+        tiny.assert_same_outcome(tmp_path / name, tmp_path / whole)
+        left = [path for path in (tmp_path / name).rglob("*") if path.suffix == ".tmp"]
         assert not left, "the killed process left temporary files"
+    assert (tmp_path / "ema-killed/checkpoints/ema-last.pt").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
