@@ -57,7 +57,12 @@ def replacing_together(folder: Path, names: Sequence[str]) -> Iterator[list[IO[b
     folder = Path(os.path.realpath(folder))
     beside = folder if folder.is_dir() else folder.parent
     with contextlib.ExitStack() as stack:
-        drafts = [stack.enter_context(_draft(folder / name, beside)) for name in names]
+        targets = [Path(os.path.realpath(folder / name)) for name in names]
+        # A link may lead to another disk.
+        drafts = [
+            stack.enter_context(_draft(target, beside if target.parent == folder else target.parent))
+            for target in targets
+        ]
         yield [draft.file for draft in drafts]
         made = not folder.is_dir()
         folder.mkdir(exist_ok=True)

@@ -41,11 +41,13 @@ class LiveLine:
 
     def due(self) -> bool:
         """Whether it is time to draw again; if so, the clock starts anew."""
-        now = time.monotonic()
-        if not self.live or now - self._drawn_at < self.redraw_seconds:
+        if not self.is_due():
             return False
-        self._drawn_at = now
+        self._drawn_at = time.monotonic()
         return True
+
+    def is_due(self) -> bool:
+        return self.live and time.monotonic() - self._drawn_at >= self.redraw_seconds
 
     def draw(self, text: str) -> None:
         text = text[: self.width()]
@@ -122,6 +124,10 @@ class Progress:
         # The bar takes what the figures leave.
         room = min(20, self._line.width() - len(head) - len(text))
         self._line.draw(head + (bar(share, room) if room >= 4 else "") + text)
+
+    def wants_reading(self) -> bool:
+        """Whether the next `step` will draw the bar, with figures from the device."""
+        return self._line.is_due()
 
     def busy(self, what: str, done: int, total: int) -> None:
         """How far a phase beside the steps is, in images (validation, the final test)."""
@@ -208,16 +214,23 @@ class Count:
                 f"{self.what}: {done:,} of {total:,}" + ("\n" if finished else f", {clock(left)} left\n"),
             )
 
+    def clear(self) -> None:
+        self._line.clear()
+
 
 def track(
     items: Iterable[T], total: int, what: str, show: bool = True, stream: TextIO | None = None
 ) -> Iterator[T]:
     """Passes `items` on and shows how many of `total` went by."""
     count = Count(what, stream) if show else None
-    for done, item in enumerate(items, 1):
-        yield item
+    try:
+        for done, item in enumerate(items, 1):
+            yield item
+            if count is not None:
+                count(done, total)
+    finally:
         if count is not None:
-            count(done, total)
+            count.clear()
 
 
 class Stopwatch:

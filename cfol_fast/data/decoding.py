@@ -31,11 +31,22 @@ from cfol_fast.errors import InputError, one_line
 from cfol_fast.progress import track
 
 CACHE_FOLDER = ".cfol_fast_cache"
-FORMAT = 1
+FORMAT = 2
 # What Pillow raises for a file that is not a whole image.
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 # The short side that images of different sizes are stored with when none is asked for: Imagenette's.
 MIXED_SIZE = 160
+# What makes an image upright, by EXIF's number for how it lies; from 5 on it lies on its side.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)
 # Of one image, in its file and as it is stored: 200 MB. A file of a few bytes may claim to have billions.
 MOST_PIXELS = 1 << 26
 
@@ -49,6 +60,13 @@ class Listing:
     paths: list[str]
     labels: list[int]
     classes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def subset(self, rows: Sequence[int], split: str | None = None) -> Listing:
+        paths, labels = [self.paths[row] for row in rows], [self.labels[row] for row in rows]
+        return Listing(self.root, split or self.split, paths, labels, self.classes)
 
 
 def decode(listing: Listing, options: ReadOptions, size: int | None = None) -> tuple[ImageSet, list[str]]:
@@ -73,7 +91,9 @@ def decode(listing: Listing, options: ReadOptions, size: int | None = None) -> t
             with tempfile.TemporaryDirectory() as temporary:
                 return _decode_into(Path(temporary), stem, listing, options, size, fingerprint)
         return _decode_into(folder, stem, listing, options, size, fingerprint)
-    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), _notes(contents, listing)
+    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), skipped_note(
+        contents["skipped"], listing
+    )
 
 
 def fingerprint_of(listing: Listing, size: int | None, skip_corrupt: bool) -> str:
@@ -103,16 +123,7 @@ def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | N
         if cached["fingerprint"] == fingerprint:
             return None if cached["size"] is None else (int(cached["size"][0]), int(cached["size"][1]))
 
-    def header(path: str) -> tuple[int, int] | None:
-        try:
-            with _open_image(listing.root / path) as image:
-                return image.height, image.width
-        except UNREADABLE:
-            return None
-
-    headers = map_in_order(header, listing.paths)
-    sizes = set(track(headers, len(listing.paths), f"sizes of {listing.split}", progress)) - {None}
-    size = sizes.pop() if len(sizes) == 1 else None
+    size = size_in_headers(listing, progress)
     # Where nothing can be written, the headers are read again next time.
     with contextlib.suppress(OSError):
         known.parent.mkdir(exist_ok=True)
@@ -120,22 +131,48 @@ def common_size(listing: Listing, progress: bool = False) -> tuple[int, int] | N
     return size
 
 
+def size_in_headers(listing: Listing, progress: bool = False) -> tuple[int, int] | None:
+    """`common_size` without its cache. It ends at the first image of another size."""
+
+    def header(path: str) -> tuple[int, int] | None:
+        try:
+            with open_image(listing.root / path) as image:
+                width, height = upright_size(image)
+                return height, width
+        except UNREADABLE:
+            return None
+
+    common = None
+    with contextlib.closing(map_in_order(header, listing.paths)) as headers:
+        for size in track(headers, len(listing), f"sizes of {listing.split}", progress):
+            if size is not None and size != (common := common or size):
+                return None
+    return common
+
+
 def read_image(path: Path, size: int | None) -> np.ndarray:
-    """uint8 (h, w, 3); raises OSError or ValueError when the file is not a whole image."""
-    with _open_image(path) as file:
-        image: Image.Image = file
-        width, height = image.size
-        if size is not None:
-            width, height = stored_size(width, height, size)
-        if width * height > MOST_PIXELS:
-            raise ValueError(f"{width}x{height} pixels in memory, at most {MOST_PIXELS:,} are decoded")
-        # 16-bit grey: convert() would clip it at 255.
-        if image.mode.startswith("I"):
-            image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
-        image = image.convert("RGB")
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        return np.array(image)
+    """uint8 (h, w, 3), upright; raises OSError or ValueError when the file is not a whole image."""
+    with open_image(path) as file:
+        return pixels_of(file, size)
+
+
+def pixels_of(file: Image.Image, size: int | None) -> np.ndarray:
+    """The same of an open image."""
+    image, turn = file, TURNS.get(orientation(file))
+    width, height = upright_size(image)
+    if size is not None:
+        width, height = stored_size(width, height, size)
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"{width}x{height} pixels in memory, at most {MOST_PIXELS:,} are decoded")
+    # 16-bit grey: convert() would clip it at 255.
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+    if turn is not None:
+        image = image.transpose(turn)
+    image = image.convert("RGB")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.array(image)
 
 
 def stored_size(width: int, height: int, size: int) -> tuple[int, int]:
@@ -144,7 +181,24 @@ def stored_size(width: int, height: int, size: int) -> tuple[int, int]:
     return max(size, round(width * scale)), max(size, round(height * scale))
 
 
-def _open_image(path: Path) -> Image.Image:
+def orientation(image: Image.Image) -> int:
+    """How a camera was held, as EXIF says: 1 is upright. Pillow turns a TIFF itself."""
+    # A PNG may have it after the pixels, and Pillow would decode them all to find out.
+    if "exif" in image.info:
+        # Pillow raises all kinds of exceptions for damaged EXIF data, which says nothing about the pixels.
+        with contextlib.suppress(Exception):
+            found = image.getexif().get(0x0112)
+            return found if found in TURNS else 1
+    return 1
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """(width, height) of the picture as it is to be seen."""
+    width, height = image.size
+    return (height, width) if orientation(image) in SIDEWAYS else (width, height)
+
+
+def open_image(path: Path) -> Image.Image:
     """Its header; nothing is decoded yet. A pipe is not opened, which would wait forever, and an image too large is refused."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError("it is not a file")
@@ -170,7 +224,9 @@ def _decode_into(
         raise
     contents |= {"format": FORMAT, "fingerprint": fingerprint}
     atomic.write_json(folder / f"{stem}.json", contents)
-    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), _notes(contents, listing)
+    return _image_set(folder / f"{stem}.bytes", contents, listing.classes), skipped_note(
+        contents["skipped"], listing
+    )
 
 
 def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: int | None) -> dict[str, Any]:
@@ -195,17 +251,22 @@ def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: 
             out.write(result.tobytes())
             sizes.append((result.shape[0], result.shape[1]))
             labels.append(label)
-        elif options.skip_corrupt and not isinstance(result, PermissionError):
-            skipped.append(path)
         else:
-            raise InputError(
-                f"{listing.root / path} cannot be decoded ({one_line(result)}): repair or remove it, or leave out such images "
-                "with skip_corrupt (--skip-corrupt)"
-            ) from result
+            refuse_unreadable(listing, path, result, options.skip_corrupt)
+            skipped.append(path)
     if not labels:
         raise InputError(f"{listing.root}: no image of {listing.split} could be decoded")
     same = len(set(sizes)) == 1
     return {"sizes": sizes[:1] if same else sizes, "count": len(labels), "labels": labels, "skipped": skipped}
+
+
+def refuse_unreadable(listing: Listing, path: str, error: Exception, skip_corrupt: bool) -> None:
+    """Raises an error that names the file, unless such files are to be left out."""
+    if not skip_corrupt or isinstance(error, PermissionError):
+        raise InputError(
+            f"{listing.root / path} cannot be decoded ({one_line(error)}): repair or remove it, or leave out such images "
+            "with skip_corrupt (--skip-corrupt)"
+        ) from error
 
 
 def _cached(folder: Path, stem: str, fingerprint: str) -> dict[str, Any] | None:
@@ -244,8 +305,7 @@ def _image_set(path: Path, contents: dict[str, Any], classes: Sequence[str]) -> 
     return ImageSet(pixels, labels, list(classes), torch.from_numpy(table), 3)
 
 
-def _notes(contents: dict[str, Any], listing: Listing) -> list[str]:
-    skipped = contents["skipped"]
+def skipped_note(skipped: list[str], listing: Listing) -> list[str]:
     if not skipped:
         return []
     named = ", ".join(os.fsencode(path).decode("utf-8", "backslashreplace") for path in skipped[:3]) + (

@@ -226,15 +226,45 @@ def stratified(labels: Tensor, count: int, seed: int = 0) -> Tensor:
 
 def imbalance(images: Images, factor: float, seed: int = 0) -> Images:
     """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one 1/factor."""
+    rows = thinned(images.labels.numpy(), len(images.classes), factor, seed)
+    return images if rows is None else images.subset(rows)
+
+
+def thinned(labels: np.ndarray, k: int, factor: float, seed: int) -> np.ndarray | None:
+    """The rows that `imbalance` keeps, sorted; None where it keeps all."""
     if factor < 1:
         raise InputError(f"the imbalance factor must be >= 1 (first class : last class), got {factor}")
-    k = len(images.classes)
     if factor == 1 or k < 2:
-        return images
-    array = images.labels.numpy()
+        return None
     chosen = []
     for c in range(k):
-        members = np.flatnonzero(array == c)
+        members = np.flatnonzero(labels == c)
         keep = max(1, int(len(members) * factor ** (-c / (k - 1)) + 1e-9))
         chosen.append(np.random.default_rng([seed, c]).permutation(members)[:keep])
-    return images.subset(np.sort(np.concatenate(chosen)))
+    return np.sort(np.concatenate(chosen))
+
+
+class ChannelSums:
+    """Sums over pixels, in integers, for the mean and the standard deviation of each channel."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = 0
+        self.sums, self.squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+
+    def add(self, pixels: np.ndarray) -> None:
+        """pixels: uint8 (H, W, C)."""
+        flat = pixels.reshape(-1, len(self.sums)).astype(np.int64)
+        self.count += len(flat)
+        self.sums += flat.sum(0)
+        self.squares += np.square(flat).sum(0)
+
+    def join(self, other: ChannelSums) -> None:
+        self.count += other.count
+        self.sums += other.sums
+        self.squares += other.squares
+
+    def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of pixels in [0, 1], to four digits; a channel that does not vary has a deviation of 0.001."""
+        mean = self.sums / self.count / 255
+        std = np.sqrt(np.maximum(self.squares / self.count / 255**2 - mean**2, 1e-6))
+        return tuple(round(float(v), 4) for v in mean), tuple(max(round(float(v), 4), 1e-3) for v in std)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Results that may wait for their turn: enough to keep every core busy, few enough to fit in memory.
-MOST_WAITING = 256
+# Results per core that may wait for their turn: enough to keep every core busy, few enough to fit in memory.
+MOST_WAITING = 4
 
 
-def map_in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """`function` of each item, in the order of the items; only `MOST_WAITING` results are held at a time."""
+def map_in_order(function: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
+    """`function` of each item, in the order of the items; only `MOST_WAITING` results a core are held at a time."""
+    cores = os.cpu_count() or 1
     waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores) as pool:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) >= MOST_WAITING:
+            if len(waiting) >= MOST_WAITING * cores:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

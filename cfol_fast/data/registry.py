@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from cfol_fast import ops
 from cfol_fast.data import beton_set, embedded_images, folders, images, published
-from cfol_fast.data.images import ImageData, Images, check_every_class, holdout
+from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import did_you_mean
 
 PAPER_EPS = 8 / 255
 FOLDER_TEST_FRACTION = 0.2
+NO_TEST_PART = f"there is neither test/ nor val/: {FOLDER_TEST_FRACTION:.0%} of train/ is held out as the test set (seed 0)"
+# Images that mean and standard deviation are measured on.
+MOST_MEASURED = 5000
 
 
 def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops.Augment:
@@ -41,7 +42,10 @@ def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops
 
 @dataclass(frozen=True)
 class DataSpec:
-    """One data set: how it is read and what goes with it. mean/std None: measured on the training images."""
+    """One data set: how it is read and what goes with it. mean/std None: measured on the training images.
+
+    files: where it is a folder of image files, what lists them.
+    """
 
     name: str
     title: str
@@ -52,6 +56,7 @@ class DataSpec:
     augment: Callable[[int], ops.Augment]
     eps: float = PAPER_EPS
     model: str = "resnet18"
+    files: folders.ListFiles | None = None
 
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -109,29 +114,32 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "tiny-imagenet",
             "Tiny ImageNet; its validation images are the test set, as labels of the test images are not published",
-            folders.tiny_imagenet,
+            folders.reader(folders.tiny_imagenet),
             64,
             (0.4802, 0.4481, 0.3975),
             (0.2770, 0.2691, 0.2821),
             # The authors' code.
             augment=lambda size: paper_augment(size, pad=4),
+            files=folders.tiny_imagenet,
         ),
         DataSpec(
             "imagenette",
             "Imagenette, 160 px",
-            folders.imagenette,
+            folders.reader(folders.imagenette),
             160,
             *IMAGENET,
             augment=lambda size: paper_augment(size, pad=0),
+            files=folders.imagenette,
         ),
         DataSpec(
             "folder",
             "a folder of images: train/<class>/..., test/ or val/",
-            folders.folder,
+            folders.reader(folders.folder),
             None,
             None,
             None,
             paper_augment,
+            files=folders.folder,
         ),
         DataSpec(
             beton_set.NAME,
@@ -164,6 +172,16 @@ def spec(name: str) -> DataSpec:
     return SPECS[name]
 
 
+def check_size(row: DataSpec, size: int | None) -> None:
+    """Refuses to resize the images of a data set that has a size of its own."""
+    if size is not None and row.size is not None and size != row.size:
+        raise InputError(
+            f"{row.name} has images of {row.size} px, got size={size}: only `folder` can be resized"
+        )
+    if size is not None and size < 1:
+        raise InputError(f"size must be at least 1 px, got {size}")
+
+
 def load(
     name: str,
     root: str | Path | None = None,
@@ -182,10 +200,7 @@ def load(
     skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at the first.
     """
     row = spec(name)
-    if size is not None and row.size is not None and size != row.size:
-        raise InputError(f"{name} has images of {row.size} px, got size={size}: only `folder` can be resized")
-    if size is not None and size < 1:
-        raise InputError(f"size must be at least 1 px, got {size}")
+    check_size(row, size)
     options = ReadOptions(download=download, size=size, skip_corrupt=skip_corrupt, progress=progress)
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)
@@ -194,15 +209,11 @@ def load(
     if test is None:
         kept, held = holdout(train.labels, FOLDER_TEST_FRACTION, seed=0)
         train, test = train.subset(kept), train.subset(held)
-        notes.append(
-            f"there is neither test/ nor val/: {FOLDER_TEST_FRACTION:.0%} of train/ is held out as the test set (seed 0)"
-        )
+        notes.append(NO_TEST_PART)
     check_every_class(test, f"{name}, test part")
     if imbalance is not None:
         train = images.imbalance(train, imbalance, seed)
-        notes.append(
-            f"training classes thinned exponentially by {imbalance:g}: {train.class_counts().tolist()} images"
-        )
+        notes.append(thinned_note(imbalance, train.class_counts().tolist()))
     # A reader of differently sized images says which size the batches have.
     shape = found.size or train.size
     assert shape is not None
@@ -213,14 +224,16 @@ def load(
     return ImageData(name, train, test, shape, mean, std, augment, row.eps, row.model, notes)
 
 
-def channel_statistics(part: Images, most: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def thinned_note(factor: float, counts: list[int]) -> str:
+    shown = ", ".join(map(str, counts[:10])) + (", ..." if counts[10:] else "")
+    return f"training classes thinned exponentially by {factor:g}: [{shown}] images"
+
+
+def channel_statistics(
+    part: Images, most: int = MOST_MEASURED
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
-    count, total, squares = 0, torch.zeros(part.channels).double(), torch.zeros(part.channels).double()
+    sums = ChannelSums(part.channels)
     for i in range(0, len(part), math.ceil(len(part) / most)):
-        pixels = part.image(i).reshape(-1, part.channels).double() / 255
-        count += len(pixels)
-        total += pixels.sum(0)
-        squares += pixels.square().sum(0)
-    mean = total / count
-    std = (squares / count - mean.square()).clamp_min(1e-6).sqrt()
-    return tuple(round(float(v), 4) for v in mean), tuple(max(round(float(v), 4), 1e-3) for v in std)
+        sums.add(part.image(i).numpy())
+    return sums.mean_and_std()

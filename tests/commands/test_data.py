@@ -38,7 +38,9 @@ def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
     out = tmp_path / "a.beton"
     options = ("--mode", "jpg", "--quality", "80", "--size", "40", "--skip-corrupt")
     assert call("--dataset", "folder", "--data", tmp_path / "in", "--out", out, *options) == 0
-    assert "1 of 13 images cannot be decoded" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "train: 12 resized or from another format" in printed
+    assert "train: 1 of 13 images cannot be decoded" in printed
     file = beton.open_beton(out)
     assert len(file) == 12
     assert file.description["size"] == [40, 40]
@@ -60,19 +62,31 @@ def test_both_parts_go_to_a_folder_that_training_takes(tmp_path, capsys):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, there):
-    out, write = tmp_path / "mini", beton.write
+    out, write = tmp_path / "mini", beton.write_to
     if there:
         out.mkdir()
+        for name in ("train.beton", "test.beton"):
+            (out / name).write_text("old")
 
-    def fail_at_the_second(path, *arguments, **options):
-        if path.name == "train.beton":
+    def fail_at_the_second(file, path, *arguments, **options):
+        if path.name == "test.beton":
             raise InputError("the disk is full")
-        return write(path, *arguments, **options)
+        return write(file, path, *arguments, **options)
 
-    monkeypatch.setattr(beton, "write", fail_at_the_second)
-    assert call("--dataset", "fashion-mini", "--split", "all", "--out", out) == 2
+    monkeypatch.setattr(beton, "write_to", fail_at_the_second)
+    options = ("--split", "all", "--overwrite", "--out", out)
+    assert call("--dataset", "fashion-mini", *options) == 2
     assert out.exists() == there
-    assert not list(tmp_path.glob("mini/*"))
+    assert [path.read_text() for path in tmp_path.glob("mini/*")] == ["old"] * 2 * there
+    assert len(list(tmp_path.iterdir())) == there
+
+
+def test_files_that_are_replaced_pass_their_mode_on(tmp_path):
+    out = tmp_path / "mini.beton"
+    out.write_text("old")
+    out.chmod(0o600)
+    assert call("--dataset", "fashion-mini", "--split", "test", "--overwrite", "--out", out) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_imbalance_is_written_too(tmp_path):

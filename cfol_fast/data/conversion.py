@@ -1,0 +1,267 @@
+"""A folder of image files to FFCV files, image by image: `cfol-fast data to-ffcv --dataset folder`.
+
+The files are listed once. Every core reads, decodes and encodes; one thread writes what they made, in the order of the list. Only
+labels, places and a few images are in memory at a time, and nothing is written beside the files themselves.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from cfol_fast.data.beton import as_jpeg, check_written
+from cfol_fast.data.beton_layout import JPG, LONGEST_SIDE, RAW, BetonWriter
+from cfol_fast.data.decoding import (
+    TURNS,
+    UNREADABLE,
+    Listing,
+    open_image,
+    orientation,
+    pixels_of,
+    refuse_unreadable,
+    size_in_headers,
+    skipped_note,
+    stored_size,
+    upright_size,
+)
+from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.folders import Files
+from cfol_fast.data.images import ChannelSums, holdout, thinned
+from cfol_fast.data.parallel import map_in_order
+from cfol_fast.data.reading import ReadOptions
+from cfol_fast.data.registry import (
+    FOLDER_TEST_FRACTION,
+    MOST_MEASURED,
+    NO_TEST_PART,
+    DataSpec,
+    thinned_note,
+)
+from cfol_fast.errors import InputError
+from cfol_fast.progress import track
+
+# Of a JPEG file that is copied.
+MOST_BYTES = 1 << 28
+# Images that are stored for nothing first, to know how much room all of them will take.
+SAMPLES = 64
+# Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody shows.
+JPEG_FORMATS = ("JPEG", "MPO")
+JPEG_NAMES = (".jpg", ".jpeg")
+# How a file was stored, in the words of the closing note: copied, or encoded for the reason that comes first.
+COPIED = "stored as they are"
+CMYK, TURNED, MISNAMED, REFUSED, ENCODED = (
+    "re-encoded from CMYK",
+    "re-encoded upright, as their EXIF data says",
+    "re-encoded, as they are no JPEG files in spite of their names",
+    "re-encoded, as FFCV's decoder refuses them",
+    "resized or from another format",
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were asked for."""
+
+    height: int
+    width: int
+    mode: int
+    data: bytes
+    how: str
+    sums: ChannelSums | None = None
+
+
+class Storing:
+    """How a file becomes a `Stored`: safe to call from many threads."""
+
+    def __init__(self, root: Path, size: int | None, mode: str, quality: int) -> None:
+        with using_ffcv():
+            from ffcv.libffcv import imdecode
+        self._decode = imdecode
+        self.root, self.size, self.mode, self.quality = root, size, mode, quality
+
+    def __call__(self, path: str, measured: bool = False) -> Stored:
+        """Raises what `decoding.UNREADABLE` lists for a file that is not a whole image."""
+        with open_image(self.root / path) as image:
+            width, height = upright_size(image)
+            if self.size is not None:
+                width, height = stored_size(width, height, self.size)
+            if max(width, height) > LONGEST_SIDE:
+                raise ValueError(
+                    f"{width}x{height} pixels, FFCV stores at most {LONGEST_SIDE:,} in a row or column"
+                )
+            how = ENCODED
+            if image.format not in JPEG_FORMATS:
+                how = MISNAMED if path.lower().endswith(JPEG_NAMES) else ENCODED
+            elif image.mode == "CMYK":
+                how = CMYK
+            elif orientation(image) in TURNS:
+                how = TURNED
+            elif self.mode == "jpg" and image.size == (width, height):
+                data = self._bytes_of(path)
+                pixels = self._decoded(data, height, width)
+                if pixels is not None:
+                    return Stored(height, width, JPG, data, COPIED, _sums(pixels, measured))
+                how = REFUSED
+            pixels = pixels_of(image, self.size)
+        sums = _sums(pixels, measured)
+        if self.mode == "raw":
+            return Stored(height, width, RAW, pixels.tobytes(), how, sums)
+        return Stored(height, width, JPG, as_jpeg(pixels, self.quality), how, sums)
+
+    def _bytes_of(self, path: str) -> bytes:
+        with open(self.root / path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"a JPEG file of more than {MOST_BYTES:,} bytes")
+        return data
+
+    def _decoded(self, data: bytes, height: int, width: int) -> np.ndarray | None:
+        """By FFCV's own decoder, which training uses; None where it fails: what Pillow forgives it may not."""
+        pixels = np.empty((height, width, 3), np.uint8)
+        source = np.frombuffer(data, np.uint8)
+        failed = self._decode(source, pixels, height, width, height, width, 0, 0, 1, 1, False, False)
+        return None if failed else pixels
+
+
+def _sums(pixels: np.ndarray, measured: bool) -> ChannelSums | None:
+    if not measured:
+        return None
+    sums = ChannelSums(3)
+    sums.add(pixels)
+    return sums
+
+
+@dataclass
+class Part:
+    """What was written of one part. how: the number of files that were stored in each way."""
+
+    listing: Listing
+    how: Counter[str] = field(default_factory=Counter)
+    skipped: list[str] = field(default_factory=list)
+    sums: ChannelSums = field(default_factory=lambda: ChannelSums(3))
+
+    def notes(self) -> list[str]:
+        ways = "; ".join(f"{count:,} {how}" for how, count in self.how.most_common())
+        return [f"{self.listing.split}: {ways}", *skipped_note(self.skipped, self.listing)]
+
+
+class Conversion:
+    """The files of a data set, divided into training and test part, on their way to FFCV files."""
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        root: Path | None,
+        options: ReadOptions,
+        mode: str,
+        quality: int,
+        imbalance: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        assert spec.files is not None
+        self.spec, self.options, self.mode, self.quality = spec, options, mode, quality
+        files = spec.files(root, options, size_in_headers)
+        self.parts, self.notes = _divided(files, imbalance, seed)
+        self.imbalance, self.size = imbalance, files.size
+        self.batch_size = files.batch_size or size_in_headers(self.parts["train"])
+        if self.batch_size is None:
+            raise InputError(f"{self.parts['train'].root}: no image of train could be decoded")
+        self._mean_and_std = (spec.mean, spec.std)
+
+    def check_room(self, splits: list[str], folder: Path) -> None:
+        """Refuses to begin what the disk cannot hold, by the size of a few images of each part."""
+        needed = sum(self._bytes_of(self.parts[split]) for split in splits)
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            way_out = "choose another --out, or a smaller --size or --quality"
+            if self.mode == "raw":
+                way_out = "choose another --out, a smaller --size, or --mode jpg"
+            raise InputError(
+                f"{folder} has {free / 2**30:,.1f} GiB free, {sum(len(self.parts[s]) for s in splits):,} images need about "
+                f"{needed / 2**30:,.1f} GiB: {way_out}"
+            )
+
+    def _bytes_of(self, listing: Listing) -> int:
+        storing = Storing(listing.root, self.size, self.mode, self.quality)
+
+        def length(path: str) -> int | None:
+            try:
+                return len(storing(path).data)
+            except UNREADABLE:
+                return None
+
+        paths = listing.paths[:: -(-len(listing) // SAMPLES)]
+        found = [size for size in map_in_order(length, paths) if size is not None]
+        return len(listing) * sum(found) // max(1, len(found))
+
+    def write(self, split: str, out: IO[bytes], path: Path) -> Part:
+        """The part `split` to the open file `out`, which is to be called `path`."""
+        listing = self.parts[split]
+        part, writer = Part(listing), BetonWriter(out, len(listing), 3, None)
+        for label, stored in self._stored(listing, part):
+            writer.add(stored.height, stored.width, stored.mode, stored.data, label)
+        if not writer.count:
+            raise InputError(f"{listing.root}: no image of {listing.split} could be decoded")
+        if split == "train" and None in self._mean_and_std:
+            self._mean_and_std = part.sums.mean_and_std()
+        writer.finish(self._description(split))
+        check_written(writer, path, self.options.progress)
+        return part
+
+    def _stored(self, listing: Listing, part: Part) -> Iterator[tuple[int, Stored]]:
+        storing = Storing(listing.root, self.size, self.mode, self.quality)
+        every = -(-len(listing) // MOST_MEASURED)
+
+        def one(row: int) -> Stored | Exception:
+            try:
+                return storing(listing.paths[row], measured=row % every == 0)
+            except UNREADABLE as error:
+                return error
+
+        results = map_in_order(one, range(len(listing)))
+        shown = track(results, len(listing), f"writing {listing.split}", self.options.progress)
+        for path, label, stored in zip(listing.paths, listing.labels, shown, strict=True):
+            if isinstance(stored, Exception):
+                refuse_unreadable(listing, path, stored, self.options.skip_corrupt)
+                part.skipped.append(path)
+                continue
+            part.how[stored.how] += 1
+            if stored.sums is not None:
+                part.sums.join(stored.sums)
+            yield label, stored
+
+    def _description(self, split: str) -> dict[str, Any]:
+        assert self.batch_size is not None
+        mean, std = self._mean_and_std
+        measured = {} if mean is None or std is None else {"mean": list(mean), "std": list(std)}
+        return {
+            "classes": self.parts[split].classes,
+            "dataset": self.spec.name,
+            "split": split,
+            "size": list(self.batch_size),
+            **measured,
+            "augment": asdict(self.spec.augment(min(self.batch_size))),
+            "eps": self.spec.eps,
+            "imbalance": self.imbalance,
+            "notes": self.notes,
+        }
+
+
+def _divided(files: Files, imbalance: float | None, seed: int) -> tuple[dict[str, Listing], list[str]]:
+    """Training and test part, as `registry.load` divides images that are in memory."""
+    train, test, notes = files.train, files.test, list(files.notes)
+    if test is None:
+        kept, held = holdout(torch.tensor(train.labels), FOLDER_TEST_FRACTION, seed=0)
+        train, test = train.subset(kept.tolist()), train.subset(held.tolist(), "test")
+        notes.append(NO_TEST_PART)
+    if imbalance is not None:
+        rows = thinned(np.array(train.labels), len(train.classes), imbalance, seed)
+        train = train if rows is None else train.subset(rows.tolist())
+        notes.append(thinned_note(imbalance, np.bincount(train.labels).tolist()))
+    return {"train": train, "test": test}, notes
