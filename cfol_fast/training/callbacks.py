@@ -180,6 +180,9 @@ def _of_validation(row: Row) -> Iterable[tuple[str, float | None]]:
             yield f"{split} {kind}/{metric}", values.get(metric)
         for name, accuracy in (values.get("per_class") or {}).items():
             yield f"class {kind} accuracy, {split}/{_tag(name)}", accuracy
+    if row.get("ema"):
+        # The average of the weights, where a run keeps one.
+        yield from _of_validation({"split": f"{split} ema", **row["ema"]})
 
 
 def _tag(name: str) -> str:

@@ -13,6 +13,7 @@ from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load, read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training import train
+from cfol_fast.training.callbacks import scalars
 from tests.training import tiny
 
 SHORT = {"epochs": 2, "steps_per_epoch": 2}
@@ -101,6 +102,14 @@ def test_a_runs_log_names_its_accuracies(few_images, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("; ema: robust") == 2
     assert "test (ema-best-average): clean" in shown
+
+
+def test_a_log_of_numbers_has_its_accuracies_beside_the_others(run):
+    row = validations(run)[-1]
+    found = scalars(row, [])
+    assert found["holdout robust/worst"] == row["robust"]["worst"]
+    assert found["holdout ema robust/average"] == row["ema"]["robust"]["average"]
+    assert found["class clean accuracy, holdout ema/Bag"] == row["ema"]["clean"]["per_class"]["Bag"]
 
 
 def test_eval_takes_its_checkpoints_by_name(run, tmp_path, capsys):
