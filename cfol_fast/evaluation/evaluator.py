@@ -17,14 +17,14 @@ from cfol_fast import ops, theory
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
-from cfol_fast.data.source import Batch, every_nth_batch
+from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.inputs import Source, as_source, check_labels, class_names, logits_of
 from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.evaluation.result import Evaluation
-from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round
+from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round, over_batches
 from cfol_fast.ranks import Ranks
 
 # Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
@@ -130,25 +130,18 @@ class _Predictions:
         batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
         self.attacked = {number: torch.zeros_like(self.clean) for number in batched}
         self.total = len(self.source) * max(1, len(chosen))
-        states = RandomStates(list(batched.values()), self.ranks)
-        ranks, number = self.ranks, 0
-        mine = every_nth_batch(self.source, self.batch_size, ranks.rank, ranks.size)
-        while True:
-            with one_round(ranks) as this:
-                # Whoever is told may itself ask all ranks something: they are all here.
-                self._tell()
-                number, batch = next(mine, (number, None))
-                if batch is not None:
-                    this.found = len(batch[0]), self._one_batch(number, batch, batched, active_set, states)
-            computed = [found for found in this.all if found is not None]
-            if not computed:
-                break
+
+        def work(number: int, batch: Batch, states: RandomStates) -> tuple[int, int]:
+            return len(batch[0]), self._one_batch(number, batch, batched, active_set, states)
+
+        attacks = list(batched.values())
+        for found in over_batches(
+            self.ranks, self.source, self.batch_size, attacks, work, between=self._tell
+        ):
             if not self.names:
                 # A rank may have had no batch.
-                self.names = class_names(self.source, *self._given, computed[0][1])
-            states.batches += len(computed)
-            self.done += sum(images for images, _ in computed) * (len(batched) if chosen else 1)
-        states.to_the_end()
+                self.names = class_names(self.source, *self._given, found[0][1])
+            self.done += sum(images for images, _ in found) * (len(attacks) if chosen else 1)
         self._put_together()
 
     def _one_batch(
@@ -164,7 +157,6 @@ class _Predictions:
         check_labels(y, len(self.names))
         clean = logits.argmax(1)
         self.labels[rows], self.clean[rows] = y.cpu(), clean.cpu()
-        states.go_to(number)
         for attack_number, one in batched.items():
             if active_set and isinstance(one, attack_kinds.PGD):
                 right = clean == y

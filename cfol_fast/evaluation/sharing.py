@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cfol_fast.attacks.attack import Attack
 from cfol_fast.attacks.frozen import bare
+from cfol_fast.data.source import Batch, Source, every_nth_batch
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.ranks import Ranks
@@ -58,6 +59,35 @@ def _told(problem: Exception | None, rank: int) -> Exception | None:
     return TrainingFailed(f"rank {rank} failed: {type(problem).__name__}: {one_line(problem)}")
 
 
+def over_batches(
+    ranks: Ranks,
+    source: Source,
+    batch_size: int,
+    attacks: Sequence[Any],
+    work: Callable[[int, Batch, RandomStates], Any],
+    between: Callable[[], None],
+) -> Iterator[list[Any]]:
+    """Lets `work` compute this rank's batches, given their numbers; what it returns for each is plain Python, and not None.
+
+    Yields what the ranks found in each round of batches, in the batches' order. between: called on every rank before each round.
+    """
+    states, number = RandomStates(attacks, ranks), 0
+    mine = every_nth_batch(source, batch_size, ranks.rank, ranks.size)
+    while True:
+        with one_round(ranks) as this:
+            between()
+            number, batch = next(mine, (number, None))
+            if batch is not None:
+                states.go_to(number)
+                this.found = work(number, batch, states)
+        computed = [found for found in this.all if found is not None]
+        if not computed:
+            break
+        states.batches += len(computed)
+        yield computed
+    states.go_to(states.batches)
+
+
 class RandomStates:
     """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks so far.
 
@@ -75,9 +105,6 @@ class RandomStates:
         for one in self._ours:
             one.skip(number - self._at)
         self._at = number + 1
-
-    def to_the_end(self) -> None:
-        self.go_to(self.batches)
 
     @contextlib.contextmanager
     def of_others(self, attack: Any, number: int, device: torch.device) -> Iterator[None]:
