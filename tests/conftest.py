@@ -1,27 +1,36 @@
-"""What holds for every test: two cores are shared, only GPU tests may be skipped, nothing is read from the network."""
+"""What holds for every test: two cores are shared, only GPU tests may be skipped, only slow ones start a Python of their own."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
+import subprocess
+import sys
 
 # Before torch is loaded: pytest runs one worker per core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import cfol_fast  # isort: skip  # before torch: it may have to tell oneDNN what this CPU cannot do
-
 import pytest
-import torch
 
-assert cfol_fast.__version__
+# The markers that `make check` leaves out.
+NOT_IN_CHECK = ("slow", "nvcc", "ffcv", "browser", "gpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(1)
+    # The process that only hands out the tests runs none: it need not load torch, for which the workers would wait.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        # Before torch: it may have to tell oneDNN what this CPU cannot do.
+        importlib.import_module("cfol_fast")
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     missing = []
     if not torch.cuda.is_available():
         missing.append(("gpu", pytest.mark.skip(reason="needs an NVIDIA GPU")))
@@ -54,6 +63,23 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture(autouse=True)
 def _threads_stay_as_they_were():
     """Importing FFCV, and every loader of it, changes torch's thread count: no test may leave that to the next."""
+    import torch
+
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _only_slow_tests_start_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each loads torch, for seconds, and `make check` has less than a minute for thousands of tests."""
+    if any(map(request.node.get_closest_marker, NOT_IN_CHECK)):
+        return
+    start = subprocess.Popen.__init__
+
+    def refuse_python(process, command, *args, **options):
+        if not isinstance(command, (str, bytes)) and str(next(iter(command), "")) == sys.executable:
+            pytest.fail(f"only a test marked slow may start a Python of its own: {command}")
+        start(process, command, *args, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse_python)

@@ -139,6 +139,7 @@ def has_unnamed_files(folder):
     return True
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_nothing(tmp_path):
     killed_writer(tmp_path / "a.beton", "unnamed")
     assert os.listdir(tmp_path) == [] or not has_unnamed_files(tmp_path)
@@ -172,6 +173,7 @@ def test_a_whole_file_is_not_swept_before_it_is_in_its_place(tmp_path, monkeypat
     assert (tmp_path / "a.txt").read_text() == "whole"
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_by_the_next_and_nothing_else(tmp_path):
     killed_writer(tmp_path / "a.beton", "named")
     assert len(os.listdir(tmp_path)) == 1

@@ -39,6 +39,7 @@ def test_a_cpu_without_any_bfloat16_is_in_trouble(monkeypatch, status, words):
     assert not found.fused
 
 
+@pytest.mark.slow
 def test_the_probe_says_of_this_cpu_what_the_fused_op_does():
     x, weight = torch.rand(2, 4, 8, 8).bfloat16(), torch.rand(4, 4, 3, 3).bfloat16()
     if machine.cpu_bfloat16().trouble:

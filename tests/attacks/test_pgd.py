@@ -233,6 +233,7 @@ def test_no_loss_reads_back_from_the_device(loss: str) -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.slow
 def test_lower_precision_finds_nearly_the_same_attack(trained: Trained, fast: bool) -> None:
     model, x, y = trained
     exact = loss_of(model, PGD(model, EPS, seed=4)(x, y), y)

@@ -54,6 +54,7 @@ def test_it_writes_json_and_csv_and_prints_a_table(
     assert "80 of 80" in shown.err
 
 
+@pytest.mark.slow
 def test_a_run_folder_knows_its_data_and_its_radius(tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "e.json"
     options = [
@@ -175,6 +176,7 @@ def test_a_part_of_the_test_set_has_every_class(tmp_path: Path) -> None:
     assert list(json.loads(out.read_text())["clean"]["count"].values()) == [1] * 10
 
 
+@pytest.mark.slow
 def test_without_images_of_every_class_there_is_no_worst_class(
     weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

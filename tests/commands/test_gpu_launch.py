@@ -64,6 +64,7 @@ def test_the_probe_itself_runs_here():
     assert gpu_launch.launch_trouble(*BUILT) is None
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_the_trouble_of_a_launch(monkeypatch):
     monkeypatch.setattr(machine, "why_no_cuda", lambda: None)
     monkeypatch.setattr(doctor, "launch_trouble", lambda compiler, architectures: "the driver is too old")

@@ -313,6 +313,7 @@ def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
         assert extra["installed"] or extra["remedy"]
 
 
+@pytest.mark.slow
 def test_the_doctor_says_how_to_mend_a_missing_library(capsys, monkeypatch):
     from cfol_fast.commands import doctor
 

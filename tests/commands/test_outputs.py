@@ -31,6 +31,7 @@ def null(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--json", "--csv"])
+@pytest.mark.slow
 def test_eval_writes_to_a_device(run, null, option):
     assert cli.main(["eval", run, *EVAL, option, null]) == 0
 

@@ -151,6 +151,7 @@ def test_the_ring_keeps_its_memory_alive():
     assert ring.find_outside(ring.take()[0], 6) == -1
 
 
+@pytest.mark.slow
 def test_a_thread_that_waits_at_the_end_of_the_program_does_not_disturb_it():
     code = """
 import threading, numpy as np, atexit

@@ -83,7 +83,16 @@ def state(sampler: sampling.IndexSampler) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize(("workers", "lag"), [(0, 0), (0, 3), (2, 3), (0, 100), (2, 100)])
+@pytest.mark.parametrize(
+    ("workers", "lag"),
+    [
+        (0, 0),
+        (0, 3),
+        pytest.param(2, 3, marks=pytest.mark.slow),
+        (0, 100),
+        pytest.param(2, 100, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_indices_and_updates_are_those_of_the_lag_for_any_number_of_workers(
     name: str, workers: int, lag: int

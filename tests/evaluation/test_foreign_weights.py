@@ -81,6 +81,7 @@ def test_any_prefix_is_found(tmp_path: Path, prefix: str) -> None:
     check(load_weights(tmp_path / "w.pt", "demo-cnn", mean=MEAN, std=STD), expected)
 
 
+@pytest.mark.slow
 def test_our_own_export_comes_back_with_its_normalisation(tmp_path: Path) -> None:
     expected, _ = weights_of("demo-cnn")
     torch.save(expected.state_dict(), tmp_path / "w.pt")

@@ -36,7 +36,7 @@ def figures(report: Evaluation) -> list[list[bool]]:
     return [report.clean.correct.tolist(), report.robust.correct.tolist()]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["loader", "data set", "dicts", "loader of dicts"])
 def test_loaders_and_data_sets_give_what_tensors_give(trained: Trained, kind: str, workers: int) -> None:
     model, x, y = trained
@@ -152,7 +152,7 @@ class Wrapped(nn.Module):
         return self.wrapper(self.model(x))
 
 
-@pytest.mark.parametrize("active_set", [False, True])
+@pytest.mark.parametrize("active_set", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(WRAPPERS))
 def test_logits_are_found_in_what_the_model_returns(trained: Trained, name: str, active_set: bool) -> None:
     model, x, y = trained

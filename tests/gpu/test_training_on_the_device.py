@@ -39,6 +39,7 @@ def take_steps(config, steps, watch=None):
 
 
 @pytest.mark.parametrize("method", ["erm", "cfol", "fol", "lcvar", "trades"])
+@pytest.mark.slow
 def test_a_training_step_never_waits_for_the_device(device, tmp_path, method):
     def watch(on):
         if device.type == "cuda":  # pragma: no cover
@@ -50,6 +51,7 @@ def test_a_training_step_never_waits_for_the_device(device, tmp_path, method):
     assert int(counts.sum()) == 5 * 32
 
 
+@pytest.mark.slow
 def test_bfloat16(device, tmp_path):
     trainer = take_steps(configured(device, tmp_path, precision="bfloat16"), 3)
     assert math.isfinite(float(trainer.counts.loss_sum))

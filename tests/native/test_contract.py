@@ -42,6 +42,7 @@ def test_the_kernels_have_the_same_names_on_both_sides():
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_opcheck(name):
     op = getattr(torch.ops.cfol_fast, name).default
     torch.library.opcheck(op, example_calls()[name])

@@ -75,6 +75,7 @@ def test_ten_million_elements_are_a_permutation(cpu):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.slow
 def test_all_orders_are_equally_likely(cpu, n):
     rng, counts = ops.new_rng(21), {}
     for step in range(12_000):

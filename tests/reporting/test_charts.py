@@ -112,7 +112,7 @@ def test_seeds_are_drawn_with_one_deviation(tmp_path):
     assert made["training"].charts[0].lines[0].low
 
 
-@pytest.mark.parametrize("classes", [100, 200])
+@pytest.mark.parametrize("classes", [100, pytest.param(200, marks=pytest.mark.slow)])
 def test_many_classes_are_sorted_with_the_tail_marked_and_named(tmp_path, classes):
     made = build(*[make_run(tmp_path / m, m, classes=classes, epochs=3) for m in ("erm", "cfol")])
     erm, cfol = made["classes"].charts

@@ -111,6 +111,7 @@ def estimates(lag: int, pass_p: bool, steps: int = 6000, batch: int = 16) -> tup
 
 
 @pytest.mark.parametrize("lag", [0, 1, 4])
+@pytest.mark.slow
 def test_the_estimate_is_unbiased_however_far_batches_are_drawn_ahead(lag: int) -> None:
     """Each of the 96,000 terms has variance at most k / gamma = 8, so 0.05 is more than five standard deviations."""
     found, risk = estimates(lag, pass_p=True)

@@ -73,6 +73,7 @@ def test_its_last_checkpoint_is_the_average_that_was_tested(run):
 
 
 @pytest.mark.parametrize("settings", [EMA, FAWA], ids=["step", "epoch"])
+@pytest.mark.slow
 def test_a_run_that_was_stopped_continues_bit_for_bit(few_images, tmp_path, monkeypatch, settings):
     """Also where it is stopped while the average is validated: after the epoch's weights went into it."""
     tiny.run(tmp_path / "whole", **SHORT, **settings)
@@ -119,7 +120,7 @@ def test_eval_takes_its_checkpoints_by_name(run, tmp_path, capsys):
     assert written["settings"]["checkpoint"] == str(run / "checkpoints/ema-best-worst.pt")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiny.each(METHODS))
 def test_a_step_of_every_method_with_an_average_reads_nothing_back(few_images, tmp_path, method):
     trainer = tiny.new_trainer(tmp_path, method, device="meta", **EMA)
     tiny.take_steps(trainer, 2)

@@ -17,7 +17,7 @@ def a_step(trainer, trace):
     return trace.ops
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", each(METHODS))
 def test_replay_two_steps_differ_in_no_op_and_in_no_number(few_images, tmp_path, method, precision):
     trainer = take_steps(new_trainer(tmp_path, method, precision=precision), 2)

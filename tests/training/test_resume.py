@@ -36,7 +36,10 @@ def test_runs_killed_at_random_points_end_like_the_uninterrupted_ones(tmp_path):
     assert (tmp_path / "ema-killed/checkpoints/ema-last.pt").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_a_signal_finishes_the_step_saves_and_leaves(few_images, tmp_path, monkeypatch, number):
     tiny.run(tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -88,6 +91,7 @@ def test_training_works_outside_the_main_thread(few_images, tmp_path):
     assert results[0].result["finished"]
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(few_images, tmp_path, capsys, monkeypatch):
     tiny.run(tmp_path / "whole")
     tiny.run_until(monkeypatch, 5, tmp_path / "run")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cfol_fast import data
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.runs import checkpoints, run_folder
@@ -33,10 +34,16 @@ def overwrite(run: Path, method: str = "erm", **settings):
     return train(tiny.tiny_config(run, method, **settings), overwrite=True, quiet=True)
 
 
+@pytest.fixture(scope="module")
+def trained_run(tmp_path_factory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", tiny.few_images())
+        return tiny.run(tmp_path_factory.mktemp("trained") / "run", epochs=1).folder
+
+
 @pytest.fixture
-def old(few_images, tmp_path) -> Path:
-    tiny.run(tmp_path / "run", epochs=1)
-    return tmp_path / "run"
+def old(few_images, trained_run, tmp_path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

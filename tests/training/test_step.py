@@ -79,6 +79,7 @@ def test_a_compiled_step_computes_the_same(few_images, tmp_path):
     assert compiled.model.state_dict().keys() == plain.model.state_dict().keys()
 
 
+@pytest.mark.slow
 def test_a_bfloat16_step_is_near_the_float32_one(few_images, tmp_path):
     plain, half = (take_steps(new_trainer(tmp_path, precision=name), 2) for name in ("float32", "bfloat16"))
     assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
