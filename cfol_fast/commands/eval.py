@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cfol_fast import processes
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import COUNT, SEED, Range, parse_number
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from cfol_fast.data import ImageData
+    from cfol_fast.ranks import Ranks
     from cfol_fast.runs.config import TrainConfig
 
 NAME = "eval"
@@ -29,7 +31,9 @@ examples:
   cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
   cfol-fast eval runs/first --require "worst>=0.3" --require "clean.average>=0.8"    status 1 unless both hold
   cfol-fast eval runs/first --eps 0,2/255,4/255,8/255            accuracy over the radius, in every class
+  torchrun --nproc-per-node 8 -m cfol_fast eval runs/first --attack autoattack       the same figures from eight GPUs
   cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --normalize none     a checkpoint of others
+  cfol-fast eval --pretrained --model timm:resnet18 --dataset folder --data DIR             what timm publishes
 """
 
 
@@ -42,7 +46,12 @@ def _radii(text: str) -> list[float]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="RUN|CHECKPOINT", help="a run folder, or a file with weights")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="RUN|CHECKPOINT",
+        help="a run folder, or a file with weights; may be left out with --pretrained",
+    )
     parser.add_argument(
         "--checkpoint",
         metavar="NAME",
@@ -89,7 +98,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", metavar="NAME", help="for weights of others; a run knows its own")
     parser.add_argument("--data", metavar="DIR", help="the folder with the data set's files")
     parser.add_argument(
-        "--model", metavar="NAME", help="for weights of others (default: recognised by its layers)"
+        "--model",
+        metavar="NAME",
+        help="for weights of others: one of ours, torchvision:NAME or timm:NAME (default: recognised by its layers); a model that is your "
+        "own code, package.module:factory, has to be named for a run as well",
+    )
+    parser.add_argument(
+        "--pretrained",
+        action="store_true",
+        help="instead of a file: the weights that --model's library publishes",
+    )
+    parser.add_argument(
+        "--ema", action="store_true", help="for weights of others: the averaged ones, where a file has both"
     )
     parser.add_argument(
         "--normalize",
@@ -134,8 +154,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    with processes.joined(args.device) as ranks:
+        # The others compute their part, and are silent.
+        args.quiet = args.quiet or not ranks.is_first
+        return _run(args, ranks)
+
+
+def _run(args: argparse.Namespace, ranks: Ranks) -> int:
+    import torch
+
     from cfol_fast import atomic, data
     from cfol_fast.evaluation import evaluate, evaluate_radii, radius_curve, requirements, sanity
+    from cfol_fast.evaluation.sharing import one_round
     from cfol_fast.machine import choose_device
     from cfol_fast.progress import Count
 
@@ -145,7 +175,13 @@ def run(args: argparse.Namespace) -> int:
                 f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
             )
     device = choose_device(args.device)
-    subject = _subject(args)
+    if ranks.size > 1 and device.type == "cuda":
+        # Each process of a machine has a GPU of its own.
+        device = torch.device("cuda", processes.local_rank())
+    with one_round(ranks):
+        # The first process of a machine reads before the others, which find downloads and caches then.
+        subject = _subject(args) if processes.local_rank() == 0 else None
+    subject = subject or _subject(args)
     images = subject.bundle.test
     if args.limit is not None and args.limit < len(images):
         images = images.subset(data.stratified(images.labels, args.limit))
@@ -162,6 +198,7 @@ def run(args: argparse.Namespace) -> int:
         device=device,
         active_set=args.active_set,
         progress=None if args.quiet else Count("testing"),
+        ranks=ranks,
         **given,
     )
     checks = []
@@ -177,6 +214,7 @@ def run(args: argparse.Namespace) -> int:
             batch_size=args.batch_size,
             device=device,
             progress=None if args.quiet else Count("checking gradients"),
+            ranks=ranks,
         )
         report.more["sanity"] = [check.to_json() for check in checks]
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
@@ -184,6 +222,11 @@ def run(args: argparse.Namespace) -> int:
     verdicts = [one.verdict(report) for one in required]
     if verdicts:
         report.more["requirements"] = verdicts
+    missed = [one for one in verdicts if not one["met"]]
+    failed = [f"{name} ({check.name})" for check in checks for name in check.failures]
+    status = 1 if missed or failed else 0
+    if not ranks.is_first:
+        return status
     if args.json:
         atomic.write_json(Path(args.json).expanduser(), report.to_json())
     if args.csv:
@@ -194,15 +237,13 @@ def run(args: argparse.Namespace) -> int:
             print(f"\n{radius_curve.table(report)}")
         if checks:
             print(f"\n{sanity.describe(checks, report.clean.record.count)}")
-    missed = [one for one in verdicts if not one["met"]]
     for one in missed:
         print(f"cfol-fast: not met: {one['requirement']}: {one['reason']}", file=sys.stderr)
-    failed = [f"{name} ({check.name})" for check in checks for name in check.failures]
     if failed:
         print(
             f"cfol-fast: gradients may be masked, the figures too high: {', '.join(failed)}", file=sys.stderr
         )
-    return 1 if missed or failed else 0
+    return status
 
 
 @dataclass
@@ -227,13 +268,21 @@ def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_own
 
+    if args.pretrained:
+        return _published(args)
+    if args.what is None:
+        raise InputError("what is to be evaluated? Give a run folder or a file, or --pretrained and --model")
     path = checkpoint_path(args.what, args.checkpoint)
     folder = path.parent.parent
     config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
-    ours = args.model is None and is_ours(path)
+    ours = is_ours(path)
+    own = read_own(path) if ours else None
+    ours = ours and args.model in (None, _model_of(own))
+    if ours and args.ema:
+        raise InputError(f"{path} is ours: its averaged weights are --checkpoint ema-best-average, not --ema")
     name = args.dataset
     if name is None and ours:
-        name = config.data.name if config else (read_own(path) or {}).get("dataset")
+        name = config.data.name if config else (own or {}).get("dataset")
     if name is None:
         raise InputError(
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
@@ -248,10 +297,38 @@ def _subject(args: argparse.Namespace) -> Subject:
     if ours and given:
         raise InputError(f"{path} brings its own normalisation: leave out --normalize, --mean and --std")
     if ours:
-        model = load(path)
+        model = load(path, model=args.model)
     else:
-        model = load_weights(path, args.model, len(bundle.classes), bundle.size[0], bundle.channels, **given)
+        shape = (len(bundle.classes), bundle.size[0], bundle.channels)
+        mean, std = given.get("mean"), given.get("std")
+        model = load_weights(path, args.model, *shape, mean, std, ema=args.ema)
     return Subject(model, path, bundle, options["root"], config if ours else None)
+
+
+def _model_of(own: dict[str, Any] | None) -> str | None:
+    """The name of the model in a checkpoint of ours."""
+    spec = (own or {}).get("spec")
+    return spec.get("name") if isinstance(spec, dict) else None
+
+
+def _published(args: argparse.Namespace) -> Subject:
+    """A library's model with the library's weights; images of a folder get the size that these were trained with."""
+    from cfol_fast import data, models
+    from cfol_fast.evaluation.foreign_weights import published_model
+
+    if args.what is not None:
+        raise InputError(f"--pretrained takes the place of a file: leave out {args.what}")
+    if args.model is None or args.dataset is None:
+        raise InputError("--pretrained needs --model (torchvision:NAME or timm:NAME) and --dataset")
+    if args.normalize or args.mean or args.std or args.ema:
+        raise InputError(
+            "published weights bring their normalisation: leave out --normalize, --mean, --std and --ema"
+        )
+    known = models.published(args.model)
+    size = known.image_size if known is not None and args.dataset == "folder" else None
+    bundle = data.load(args.dataset, root=args.data, size=size, progress=not args.quiet)
+    model = published_model(args.model, len(bundle.classes), bundle.size[0], bundle.channels)
+    return Subject(model, Path(args.model), bundle, args.data, None)
 
 
 def _normalisation(args: argparse.Namespace, bundle: Any) -> dict[str, list[float]]:

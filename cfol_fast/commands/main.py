@@ -42,6 +42,10 @@ COMMANDS = {
         "cfol_fast.commands.eval",
         "clean and robust accuracy in every class, of a run or a checkpoint",
     ),
+    "export": (
+        "cfol_fast.commands.export",
+        "write a run's weights for use elsewhere: as torch, safetensors or ONNX, with the code that loads them",
+    ),
     "offsets": (
         "cfol_fast.commands.offsets",
         "fit class logit offsets on a run's hold-out: the baseline without training",
@@ -58,7 +62,7 @@ COMMANDS = {
 }
 
 # What several processes, as torchrun starts them, would each do again.
-ONE_PROCESS = ("demo", "eval", "offsets", "reproduce", "train")
+ONE_PROCESS = ("demo", "offsets", "reproduce")
 
 # What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
 EXPECTED_OS_ERRORS = (
@@ -80,7 +84,9 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # "argument --threads: must be ..." reads better without argparse's first word.
         message = message.removeprefix("argument ").replace(": must be", " must be", 1)
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        # Every process of a job reads the same options.
+        if processes.rank_and_size()[0] == 0:
+            print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -90,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A name whose bytes are not UTF-8 is shown with escapes, instead of ending the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if processes.rank_and_size()[0] > 0:
+        warnings.simplefilter("ignore")
     warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
     try:
         return _dispatch(arguments)
@@ -108,7 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Says what went wrong, and returns the exit status that belongs to it."""
+    """Says what went wrong, and returns the exit status that belongs to it. Of several processes one says it."""
+    if not processes.speaks_first():
+        return 2 if is_input_error(error) else 128 + error.signal_number if isinstance(error, Stopped) else 1
     if is_input_error(error):
         if os.environ.get("CFOL_FAST_TRACEBACK"):
             traceback.print_exc()

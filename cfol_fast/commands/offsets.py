@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="change of an offset for each unit of error above the mean (default: %(default)s)",
     )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the run's model, needed where that is your own code: package.module:factory",
+    )
     parser.add_argument("--device", default="auto", metavar="DEV", help="auto, cpu, cuda (default: auto)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
 
@@ -49,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.folder.is_dir():
         raise InputError(f"no run folder {args.folder}")
     say = (lambda line: None) if args.quiet else print
-    fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, say)
+    fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, say, args.model)
     before, after = (fit.test[name]["robust"] for name in ("before", "after"))
     print(f"hold-out, worst class: {fit.holdout[0]:.1%} -> {fit.holdout[1]:.1%}")
     for title, name in (("average", "average"), ("20 % tail", "tail"), ("worst class", "worst")):

@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cfol_fast import processes
 from cfol_fast.errors import InputError
-from cfol_fast.user_input import THREADS
+from cfol_fast.user_input import THREADS, Range
 
 if TYPE_CHECKING:
+    from cfol_fast.ranks import Ranks
     from cfol_fast.runs.config import TrainConfig
 
 NAME = "train"
+SECONDS = Range(1, 1_000_000, whole=False)
 HELP = "train a robust classifier with one of the paper's methods"
 DESCRIPTION = """\
 Trains a classifier under attack with METHOD and writes a run folder: config.json, metrics.jsonl, checkpoints, result.json.
@@ -23,6 +26,7 @@ examples:
   cfol-fast train cfol --dataset cifar10 --data ~/data --device cuda    the paper's recipe, 200 epochs
   cfol-fast train erm --set attack.eps=12/255 --set optimizer.lr=0.05   any field of the configuration
   cfol-fast train --resume --out runs/first                             continue a run that was stopped or killed
+  torchrun --nproc-per-node 8 -m cfol_fast train cfol --device cuda ... one run on eight GPUs (docs/many-gpus.md)
 """
 
 # Options that are one field of the configuration each: (option, key, metavar, help).
@@ -38,7 +42,8 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "--model",
         "model.name",
         "NAME",
-        "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn, torchvision's; resnet18@0.25 has a quarter of the width (default: the data set's)",
+        "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn; resnet18@0.25 has a quarter of the width; "
+        "torchvision:NAME, timm:NAME, or your own package.module:factory (default: the data set's)",
     ),
     (
         "--init",
@@ -47,7 +52,19 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "start from these weights: a run, a checkpoint, or another project's weights",
     ),
     ("--epochs", "epochs", "N", "default: 200 as in the paper, 12 for fashion-mini"),
-    ("--batch-size", "batch_size", "N", "default: 128"),
+    ("--batch-size", "batch_size", "N", "of all processes together (default: 128)"),
+    (
+        "--shards",
+        "shards",
+        "N",
+        "divide a batch into N parts for BatchNorm and gradients; the processes of torchrun must divide N (default: their number)",
+    ),
+    (
+        "--batchnorm",
+        "batchnorm",
+        "KIND",
+        "shard: BatchNorm sees a shard; sync: torch's SyncBatchNorm, on GPUs with one shard for each process (default: shard)",
+    ),
     ("--lr", "optimizer.lr", "RATE", "peak learning rate (default: 0.1; fashion-mini 0.05)"),
     ("--eps", "attack.eps", "EPS", "radius of the attack, such as 8/255 (default; fashion-mini 0.1)"),
     (
@@ -99,6 +116,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for option, key, metavar, text in FIELDS:
         parser.add_argument(option, dest=key, metavar=metavar, help=text)
+    parser.add_argument(
+        "--pretrained",
+        action="store_true",
+        default=None,
+        help="start from the weights that torchvision or timm publish, with their normalisation and, for a folder of images, their size",
+    )
     parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
     parser.add_argument(
         "--deterministic",
@@ -138,6 +161,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
     )
     parser.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--patience",
+        type=SECONDS,
+        default=processes.PATIENCE,
+        metavar="SECONDS",
+        help="under torchrun: how long a process waits for another before the run ends (default: 600)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument(
         "--log",
@@ -148,7 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tensorboard", action="store_true", help="the same as --log tensorboard")
     parser.add_argument(
-        "--export", metavar="FILE", help="when done, write the tested checkpoint's plain weights to FILE"
+        "--export", metavar="FILE", help="when done, cfol-fast export --to torch --out FILE"
     )
     parser.add_argument(
         "--list-methods",
@@ -166,16 +196,28 @@ def run(args: argparse.Namespace) -> int:
         return 0
     import torch
 
-    from cfol_fast.runs.defaults import complete
-
     if args.resume and args.overwrite:
         raise InputError("--resume and --overwrite contradict each other")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    with processes.joined(vars(args)["device"] or "auto", args.patience) as ranks:
+        # The first process reads the run folder for all.
+        config = ranks.from_first(lambda: completed(args))
+        return train_as(config, args, ranks)
+
+
+def completed(args: argparse.Namespace) -> TrainConfig:
+    from cfol_fast.runs.defaults import complete
+
     try:
-        config = complete(read_config(args))
+        return complete(read_config(args))
     except InputError as error:
         raise InputError(name_option(str(error), vars(args))) from None
+
+
+def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int:
+    if args.print_config and not ranks.is_first:
+        return 0
     if args.print_config:
         from cfol_fast.runs.config import to_dict
 
@@ -193,7 +235,10 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         log=args.log,
         tensorboard=args.tensorboard,
+        patience=args.patience,
     )
+    if not ranks.is_first:
+        return 0
     if args.export:
         print(f"weights: {export(result.folder, args.export, model=config.model.name).file}")
     print(f"run: {result.folder}")
@@ -210,6 +255,7 @@ def name_option(message: str, options: dict[str, Any]) -> str:
 
 def read_config(args: argparse.Namespace) -> TrainConfig:
     """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
+    from cfol_fast.models import check_named
     from cfol_fast.runs import overwriting, run_folder
     from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
 
@@ -229,9 +275,13 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         named, config.method = named or bool(config.method), config.method or before
     if args.method is not None:
         config.method = args.method
+    # Until it is clear whether the user named the same.
+    model_in_file, config.model.name = config.model.name, None
     for _, key, _, _ in FIELDS:
         if options[key] is not None:
             assign(config, key, options[key])
+    if args.pretrained:
+        config.model.pretrained = True
     if args.compile:
         config.compile = True
     if args.deterministic:
@@ -246,6 +296,9 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         raise InputError(
             f"cannot resume {folder} with a changed configuration: method (was {before!r}, now {config.method!r})"
         )
+    if config.model.name is None:
+        check_named(model_in_file, None, str(args.config or folder))
+        config.model.name = model_in_file
     if not named:
         raise InputError("which METHOD? for example: cfol-fast train cfol (--list-methods shows them all)")
     return config
@@ -267,6 +320,6 @@ def methods_table() -> str:
     lines += [
         "",
         f"data sets: {', '.join(data.names())}",
-        f"models: {', '.join(models.names())}, and torchvision's",
+        f"models: {', '.join(models.names())}, torchvision:NAME, timm:NAME, package.module:factory",
     ]
     return "\n".join(lines)

@@ -1,13 +1,17 @@
-"""Checkpoints of other projects, loaded into our networks: every name and shape is checked, whatever prefix they have.
+"""Checkpoints of other projects, loaded into the network that they belong to: every name and shape is checked, whatever prefix they have.
 
 Known layouts: MadryLab/robustness (a dict with the weights of a wrapper under "model", its normalisation inside), TRADES'
-WRN-34-10 and AutoAttack's example (plain state dicts, pixels as they are), our own exports, and any state dict in which all names
-have the same prefix. Files are read with weights_only=True: nothing in them is executed.
+WRN-34-10 and AutoAttack's example (plain state dicts, pixels as they are), the checkpoints of torchvision's and timm's scripts and of
+Lightning, safetensors, our own exports, and any state dict in which all names have the same prefix. Files are read with
+weights_only=True: nothing in them is executed.
 """
 
 from __future__ import annotations
 
+import argparse
 import pickle
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +22,13 @@ from torch import Tensor, nn
 from cfol_fast import models
 from cfol_fast.data.registry import IMAGENET
 from cfol_fast.errors import InputError
+from cfol_fast.runs import safetensors_files
 from cfol_fast.runs.checkpoints import check_own_digest
 
 NORMALISATIONS = ("imagenet", "dataset", "none")
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "ema")
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+# Moving averages of the weights, which some projects keep beside them.
+AVERAGES = ("state_dict_ema", "ema_state_dict", "model_ema", "ema_model", "ema")
 NORMALISATION = {
     "mean": ("normalizer.new_mean", "normalize.mean"),
     "std": ("normalizer.new_std", "normalize.std"),
@@ -30,40 +37,69 @@ NORMALISATION = {
 UNUSED = ("sub_block1.",)
 # A counter that older versions of torch did not store.
 OPTIONAL = ("num_batches_tracked",)
-HEADS = ("linear.weight", "fc.weight", "classifier.weight")
+# A layer of each of torchvision's families, and the beginnings of their names: only those are compared with a file.
+FAMILIES: dict[str, str | tuple[str, ...]] = {
+    "class_token": "vit_",
+    "features.conv0.weight": "densenet",
+    "stem.0.weight": "regnet",
+    "layers.0.weight": "mnasnet",
+    "conv1.0.weight": "shufflenet",
+    "conv1.weight": ("resnet", "resnext", "wide_resnet"),
+    "features.0.weight": ("alexnet", "vgg", "squeezenet"),
+    "features.0.0.weight": ("convnext", "efficientnet", "mobilenet", "swin"),
+}
+CONVERT = (
+    "Where you trust it, convert it once: s = torch.load(FILE, weights_only=False); s = s.state_dict() if hasattr(s, 'state_dict') "
+    "else s.get('state_dict', s.get('model', s)); torch.save(s, 'weights.pt')"
+)
 
 
-def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, by name."""
-    path = Path(path).expanduser()
+def read_state_dict(path: str | Path, ema: bool = False) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, by name. ema: the averaged ones, where the file has both."""
+    return _read(Path(path).expanduser(), ema)[0]
+
+
+def _read(path: Path, ema: bool) -> tuple[dict[str, Tensor], str | None]:
+    """The tensors, and the name of their model where the file says it."""
     if not path.is_file():
         raise InputError(f"there is no checkpoint {path}")
     check_own_digest(path)
-    content = _load(path)
-    for name in WRAPPERS:
+    content: Any = safetensors_files.read(path)[0] if safetensors_files.is_safetensors(path) else _load(path)
+    # timm's script writes it.
+    arch = content.get("arch") if isinstance(content, Mapping) else None
+    for name in (*AVERAGES, *WRAPPERS) if ema else (*WRAPPERS, *AVERAGES):
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
+            if ema and name in AVERAGES:
+                break
     tensors = {}
     if isinstance(content, Mapping):
         tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(
-            f"{path} holds no weights: expected a state dict, or a dict with one under {', '.join(WRAPPERS)}"
+            f"{path} holds no weights: expected a state dict, or a dict with one under {', '.join((*WRAPPERS, *AVERAGES))}"
         )
-    return tensors
+    return tensors, f"timm:{arch}" if isinstance(arch, str) and re.fullmatch(r"\w{1,80}", arch) else None
 
 
 def _load(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        # The arguments of a training script: a plain object that holds values. torchvision's and timm's files have one.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
     # The unpickler may raise anything on bytes that are no pickle.
     except Exception as error:
+        if "TorchScript" in str(error):
+            raise InputError(
+                f"{path} is a TorchScript archive, which holds code: it is not opened. {CONVERT.replace('torch.load(FILE, weights_only=False)', 'torch.jit.load(FILE)')}"
+            ) from None
         if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
             raise InputError(
-                f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. Where you trust "
-                "it, convert it: state = torch.load(FILE, weights_only=False); torch.save(state['model'], 'weights.pt')"
+                f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. {CONVERT}"
             ) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if path.suffix == ".onnx":
+            reason = "an ONNX file holds a graph: take the checkpoint that it was made from"
         raise InputError(f"{path} is damaged or not a torch checkpoint ({reason})") from None
 
 
@@ -75,39 +111,117 @@ def load_weights(
     in_channels: int = 3,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    ema: bool = False,
 ) -> nn.Module:
     """The network `model` with the weights of the file, in eval mode, for pixels in [0, 1].
 
-    model: a name of `models.create`; without it, the one of ours whose layers are in the file.
-    mean, std: what the network was trained with, see `normalisation`; needed where the file has no such layer, refused where it has.
+    model: a name of `models.create`; without it, the one that the file names or whose layers it has, of ours or of torchvision's.
+    mean, std: what the network was trained with, see `normalisation`; refused where the file has them. Without them a library's model
+    takes those of the library's own weights, and every other is refused.
     """
-    weights = read_state_dict(path)
-    found = {name: _normalisation(weights, endings) for name, endings in NORMALISATION.items()}
-    own = found["mean"] is not None and found["std"] is not None
-    if own and (mean is not None or std is not None):
-        raise InputError(
-            f"{path} brings its own normalisation, mean {found['mean']} and std {found['std']}: leave out --normalize, --mean and --std"
-        )
-    classes = num_classes or _outputs(weights)
+    path = Path(path).expanduser()
+    weights, said = _read(path, ema)
+    found = _outputs(weights)
+    classes = num_classes or found
     if classes is None:
         raise InputError(f"{path}: the number of classes cannot be seen from its layers; give it")
-    name = model or _recognise(weights, classes, image_size, in_channels)
+    name = model or said or _recognise(weights, found or classes, image_size, in_channels)
     if name is None:
         raise InputError(
-            f"{path} fits none of our networks ({', '.join(models.names())}): name one with --model"
+            f"{path} fits none of our networks ({', '.join(models.names())}) and none of torchvision's: name its network with --model "
+            "(timm:NAME, torchvision:NAME, package.module:factory)"
         )
-    mean, std = (found["mean"], found["std"]) if own else (mean, std)
-    network = models.create(name, classes, image_size, in_channels, mean=mean, std=std)
-    inner = network.get_submodule("net")
-    inner.load_state_dict(
-        _matching(weights, inner.state_dict(), f"{path} is not a {name} with {classes} classes")
-    )
-    if mean is None or std is None:
-        raise InputError(
-            f"{path} does not say how its images were normalised, and a wrong guess gives wrong accuracies: give --mean and --std, or "
-            f"--normalize {'|'.join(NORMALISATIONS)} (none: the network takes pixels from 0 to 1 as they are)"
-        )
+    network = models.create(name, classes, image_size, in_channels)
+    adopt(network, weights, f"{path} is not a {name} with {classes} classes", ema=ema)
+    settle_normalisation(network, weights, str(path), name, mean, std)
     return network.eval()
+
+
+def published_model(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
+    """A library's model with the weights that the library publishes, in eval mode, for pixels in [0, 1]."""
+    published = _published(name)
+    if published.num_classes != num_classes:
+        raise InputError(
+            f"the published weights of {name} tell {published.num_classes} classes apart, the data set has {num_classes}: train it first "
+            "(train --pretrained)"
+        )
+    network = models.create(name, num_classes, image_size, in_channels)
+    adopt_published(network, name, image_size, in_channels)
+    return network.eval()
+
+
+def adopt_published(network: nn.Module, name: str, image_size: int, in_channels: int) -> list[str]:
+    """Gives the network its library's weights and their normalisation; returns the layers that are new, see `adopt`."""
+    published = _published(name)
+    weights = models.published_weights(name, in_channels, image_size)
+    new = adopt(network, weights, f"the published weights of {name} do not fit", new_head=True)
+    _set_normalisation(network, *published.normalisation(in_channels))
+    return new
+
+
+def _published(name: str) -> models.Published:
+    found = models.published(name)
+    if found is None:
+        raise InputError(
+            f"there are no published weights of {name}: --pretrained belongs to timm:NAME and torchvision:NAME, others take --init FILE"
+        )
+    return found
+
+
+def adopt(
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    complaint: str,
+    new_head: bool = False,
+    ema: bool = False,
+) -> list[str]:
+    """Loads weights into a model of ours, normalisation aside, or raises `complaint` with the names and shapes that differ.
+
+    new_head: a last layer for another number of classes keeps the network's own, random weights. Returns the names of those.
+    """
+    inner = network.get_submodule("net")
+    fitting, new = _matching(weights, inner.state_dict(), complaint, new_head, ema)
+    inner.load_state_dict(fitting)
+    return new
+
+
+def settle_normalisation(
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    where: str,
+    name: str,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> None:
+    """Gives the model the normalisation that its weights bring, or that is given, or that its library says."""
+    found = {part: _normalisation(weights, endings) for part, endings in NORMALISATION.items()}
+    if found["mean"] is not None and found["std"] is not None:
+        if mean is not None or std is not None:
+            raise InputError(
+                f"{where} brings its own normalisation, mean {found['mean']} and std {found['std']}: leave out --normalize, --mean and --std"
+            )
+        mean, std = found["mean"], found["std"]
+    elif mean is None or std is None:
+        published = models.published(name)
+        if published is None:
+            raise InputError(
+                f"{where} does not say how its images were normalised, and a wrong guess gives wrong accuracies: give --mean and --std, or "
+                f"--normalize {'|'.join(NORMALISATIONS)} (none: the network takes pixels from 0 to 1 as they are)"
+            )
+        channels = network.get_submodule("normalize").mean.shape[1]  # type: ignore[union-attr, index]
+        mean, std = published.normalisation(int(channels))
+        warnings.warn(
+            f"{where} does not say how its images were normalised: taking {name}'s own, mean {mean} and std {std} "
+            "(--normalize, or model.init_normalize in training, says otherwise)",
+            stacklevel=2,
+        )
+    _set_normalisation(network, mean, std)
+
+
+def _set_normalisation(network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+    layer = network.get_submodule("normalize")
+    made = models.Normalize(int(layer.mean.shape[1]), mean, std)  # type: ignore[union-attr, index]
+    layer.load_state_dict(made.state_dict())
 
 
 def normalisation(
@@ -123,10 +237,14 @@ def normalisation(
 
 
 def _matching(
-    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], complaint: str
-) -> dict[str, Tensor]:
-    """The weights under the network's names, or an error that says which names and shapes differ."""
-    prefix = _prefix(weights, wanted)
+    weights: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    complaint: str,
+    new_head: bool = False,
+    ema: bool = False,
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights under the network's names, and those of a head that stays the network's; or an error that says what differs."""
+    prefix = _prefix(weights, wanted, ema)
     given = {
         name.removeprefix(prefix): value
         for name, value in weights.items()
@@ -139,10 +257,12 @@ def _matching(
         }
     missing = [name for name in wanted if name not in given and not name.endswith(OPTIONAL)]
     surplus = [name for name in given if name not in wanted]
+    differing = [name for name, value in wanted.items() if name in given and given[name].shape != value.shape]
+    new = differing if new_head and _is_head(differing, given, wanted) else []
     shapes = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in given and given[name].shape != value.shape
+        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in differing
+        if name not in new
     ]
     problems = [
         f"{len(names)} {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
@@ -151,38 +271,49 @@ def _matching(
     ]
     if problems:
         raise InputError(f"{complaint}: {'; '.join(problems)}")
-    return {name: given.get(name, value) for name, value in wanted.items()}
+    return {name: value if name in new else given.get(name, value) for name, value in wanted.items()}, new
 
 
-def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    """The prefix under which most of the network's names stand; the shortest of several."""
+def _is_head(names: Sequence[str], given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
+    """One layer that differs in its number of outputs alone."""
+    layers = {name.rpartition(".")[0] for name in names}
+    return len(layers) == 1 and all(given[name].shape[1:] == wanted[name].shape[1:] for name in names)
+
+
+def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], ema: bool = False) -> str:
+    """The prefix under which most of the network's names stand; of several an average's if that is wanted, then the shortest."""
     prefixes = {""} | {
         name.removesuffix(ending)
         for ending in list(wanted)[:1]
         for name in weights
         if name.endswith(f".{ending}")
     }
-    return max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in weights for name in wanted))
+    order = sorted(prefixes, key=lambda prefix: (("ema" in prefix) != ema, len(prefix)))
+    return max(order, key=lambda prefix: sum(prefix + name in weights for name in wanted))
 
 
 def _recognise(weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int) -> str | None:
-    """The name of the network of ours that the file fits, found with networks that have shapes but no numbers."""
-    for name in models.names():
-        with torch.device("meta"):
-            try:
-                wanted = (
-                    models.create(name, classes, image_size, in_channels).get_submodule("net").state_dict()
-                )
-                _matching(weights, wanted, name)
-            except InputError:
-                continue
+    """The network of ours or of torchvision's that the file fits, found with networks that have shapes but no numbers."""
+    others = [
+        f"torchvision:{name}"
+        for layer, names in FAMILIES.items()
+        if any(f".{key}".endswith(f".{layer}") for key in weights)
+        for name in models.torchvision_names()
+        if name.startswith(names)
+    ]
+    for name in [*models.names(), *others]:
+        try:
+            shapes = models.create_without_numbers(name, classes, image_size, in_channels)
+            _matching(weights, shapes.get_submodule("net").state_dict(), name)
+        except InputError:
+            continue
         return name
     return None
 
 
 def _outputs(weights: Mapping[str, Tensor]) -> int | None:
-    """The number of classes: the rows of the last layer."""
-    heads = [value.shape[0] for name, value in weights.items() if name.endswith(HEADS) and value.dim() == 2]
+    """The number of classes: the rows of the last matrix."""
+    heads = [value.shape[0] for value in weights.values() if value.dim() == 2]
     return int(heads[-1]) if heads else None
 
 

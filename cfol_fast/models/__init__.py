@@ -1,10 +1,18 @@
 """Image classifiers for robust training; see `create`."""
 
 from cfol_fast.models.factories import check_named
-from cfol_fast.models.libraries import Published
+from cfol_fast.models.libraries import Published, torchvision_names
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.models.zoo import create, library_name, names, published, register
+from cfol_fast.models.zoo import (
+    create,
+    create_without_numbers,
+    library_name,
+    names,
+    published,
+    published_weights,
+    register,
+)
 
 __all__ = [
     "ModelSpec",
@@ -12,8 +20,11 @@ __all__ = [
     "Published",
     "check_named",
     "create",
+    "create_without_numbers",
     "library_name",
     "names",
     "published",
+    "published_weights",
     "register",
+    "torchvision_names",
 ]

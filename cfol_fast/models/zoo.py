@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.models import factories, libraries
@@ -100,10 +102,37 @@ def create(
     return model
 
 
+def create_without_numbers(*args: Any, **options: Any) -> nn.Module:
+    """`create` on the device "meta": names and shapes, without memory for them."""
+    try:
+        with torch.device("meta"):
+            return create(*args, **options)
+    except NotImplementedError:
+        # torchvision's RegNets compute their widths with tensors.
+        with _WeightsOnMeta():
+            return create(*args, **options)
+
+
+class _WeightsOnMeta(TorchFunctionMode):
+    """Only what weights are made of goes to "meta"; what is counted with stays on the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = func in (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+        if made and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
 def published(name: str) -> libraries.Published | None:
     """What the library of a model says of its published weights; None for networks of ours and of the user's."""
     known = library_name(name)
     return None if known is None else libraries.published(known)
+
+
+def published_weights(name: str, in_channels: int, image_size: int) -> Mapping[str, Tensor]:
+    """The weights that a model's library publishes, from the library's cache or its download."""
+    return libraries.published_weights(library_name(name) or name, in_channels, image_size)
 
 
 def library_name(name: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from cfol_fast import methods
 from cfol_fast.errors import InputError
+from cfol_fast.models import check_named
 from cfol_fast.recipes.recipe import SCALES, Block, Entry, Recipe
 from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.runs.defaults import complete, holdout_fraction
@@ -198,6 +199,7 @@ def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str 
         for key, value in table.items():
             assign(config, key, value)
     config.data.root = root
+    check_named(config.model.name, None, f"recipe {recipe.name}")
     return config
 
 

@@ -51,6 +51,8 @@ class ModelConfig:
 
     name: str | None = None
     channels_last: bool = True
+    # For timm:NAME and torchvision:NAME: start from the weights that the library publishes.
+    pretrained: bool = False
     # Weights to start from: a run, a checkpoint of ours, or another project's weights for the same network.
     init: str | None = None
     # For another project's weights that do not say how their images were normalised: "imagenet", "dataset" or "none".
@@ -150,6 +152,10 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     epochs: int | None = None
     batch_size: int = 128
+    # Into how many parts a batch is divided for BatchNorm and gradients. None: as many as there are processes at the start.
+    shards: int | None = None
+    # "shard": BatchNorm sees a shard. "sync": torch's SyncBatchNorm, on GPUs with one shard for each process.
+    batchnorm: str = "shard"
     # The share of every label that is spread evenly over all classes.
     label_smoothing: float = 0.0
     # Adversarial weight perturbation: how far each layer is moved, as a share of its norm. 0: not at all; the authors take 0.005.

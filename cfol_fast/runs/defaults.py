@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cfol_fast import attacks, data, methods
+from cfol_fast import attacks, data, methods, models, processes
 from cfol_fast.errors import InputError
 from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
 from cfol_fast.ops.pgd import NORMS
@@ -51,9 +51,20 @@ def complete(config: TrainConfig) -> TrainConfig:
     spec = data.spec(config.data.name)
     defaults = BY_DATA_SET.get(spec.name, PAPER)
 
+    config.shards = _default(config.shards, processes.count())
     config.params = method.params(config.params, spec.name)
     config.epochs = _default(config.epochs, defaults.epochs)
     config.model.name = _default(config.model.name, spec.model)
+    if config.model.pretrained:
+        published = models.published(config.model.name)
+        if published is None:
+            raise InputError(
+                f"there are no published weights of {config.model.name}: --pretrained belongs to timm:NAME and torchvision:NAME, "
+                "others take --init FILE"
+            )
+        if spec.name == "folder":
+            # Images that have no size of their own get the one that the weights were trained with.
+            config.data.size = _default(config.data.size, published.image_size)
     config.optimizer.lr = _default(
         config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else defaults.lr
     )
@@ -117,11 +128,28 @@ def _check(config: TrainConfig) -> None:
         ("attack.kind", config.attack.kind, attacks.KINDS),
         ("attack.norm", config.attack.norm, NORMS),
         ("precision", config.precision, PRECISIONS),
+        ("batchnorm", config.batchnorm, ("shard", "sync")),
         ("data.source", config.data.source, ("resident", "ffcv")),
         ("ema.per", config.ema.per, ("step", "epoch")),
     ):
         if word not in choices:
             raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
+    shards = config.shards or 1
+    if config.batch_size % shards:
+        raise InputError(
+            f"shards must divide batch_size={config.batch_size}, got {shards}: a batch is divided into equal parts"
+        )
+    if config.batchnorm == "sync" and (
+        torch.device(config.device).type != "cuda" or processes.count() == 1 or shards != processes.count()
+    ):
+        raise InputError(
+            f"batchnorm=sync needs GPUs and one shard for each of several processes, got {config.device} and {shards} "
+            f"shard{'s' * (shards > 1)} on {processes.count()} process{'es' * (processes.count() > 1)}: take batchnorm=shard"
+        )
+    if config.model.pretrained and config.model.init is not None:
+        raise InputError(
+            f"model.pretrained and model.init={config.model.init} are two starts: give one of --pretrained and --init"
+        )
     if config.model.init_normalize is not None and config.model.init is None:
         raise InputError("model.init_normalize belongs to model.init: give the weights to start from")
     if config.data.source == "ffcv" and config.data.images is not None:

@@ -20,7 +20,7 @@ from cfol_fast.runs.loading import load, read_checkpoint
 SUFFIXES = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 FORMATS = ("torch", "safetensors", "onnx")
 # What an exported file says, besides its weights.
-DESCRIPTION = ("format", "spec", "classes", "dataset", "method", "seed", "epoch")
+DESCRIPTION = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
 
 LOADING = {
     "torch": """
@@ -89,7 +89,7 @@ def export(
     # A run that started from weights of others took over their normalisation.
     mean, std = (tuple(weights[f"normalize.{name}"].flatten().tolist()) for name in ("mean", "std"))
     spec = dataclasses.replace(spec, mean=mean, std=std)
-    description = {key: state[key] for key in DESCRIPTION} | {"spec": spec.to_dict()}
+    description = {key: state[key] for key in DESCRIPTION if key in state} | {"spec": spec.to_dict()}
     shape = f"(batch, {spec.in_channels}, {spec.image_size}, {spec.image_size})"
     special = atomic.is_special(file)
     try:

@@ -46,11 +46,17 @@ class Fit:
 
 
 def fit_offsets(
-    run: Path, rounds: int = ROUNDS, rate: float = RATE, device: str = "auto", say: Say = lambda line: None
+    run: Path,
+    rounds: int = ROUNDS,
+    rate: float = RATE,
+    device: str = "auto",
+    say: Say = lambda line: None,
+    model_name: str | None = None,
 ) -> Fit:
     """Raises the offset of each class by `rate` times how much more than the mean it errs under attack, `rounds` times.
 
     The first round is without offsets, so that the fit is never worse on the hold-out. Writes checkpoints/offsets.pt.
+    model_name: of a run whose model is code, see `load`.
     """
     config = run_folder.read_config(run)
     if run_folder.read_result(run) is None:
@@ -63,8 +69,8 @@ def fit_offsets(
     with RunLock(run):
         images = load_images(config)
         assert images.validation is not None
-        state = read_checkpoint(run, config.device)
-        model = ModelSpec.from_dict(state["spec"]).create().to(config.device).eval()
+        state = read_checkpoint(run, config.device, model_name)
+        model = ModelSpec.from_dict(state["spec"], model_name).create().to(config.device).eval()
         model.load_state_dict(state["model"])
         bias = last_bias(model, len(images.classes))
         start = bias.detach().clone()
