@@ -1,4 +1,7 @@
-"""What a method beyond the paper costs over its base: a whole step of each row against a step of ERM, or of TRADES."""
+"""What a method beyond the paper costs over its base: a whole step of each row against a step of ERM, or of TRADES.
+
+And what the moving average of the weights costs, after every step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def measure(tiny: bool) -> list[Row]:
     # One base at a time, so that a step is timed close to those that it is compared with.
     for base in ("erm", "trades"):
         group = [name for name in beyond if METHODS[name].attack == METHODS[base].attack]
-        timings = interleaved({name: OurStep(problem, name) for name in (base, *group)}, 2 if tiny else 5)
+        steps = {name: OurStep(problem, name) for name in (base, *group)}
+        averaged = f"{base} with ema"
+        steps[averaged] = OurStep(problem, base, decay=0.999)
+        timings = interleaved(steps, 2 if tiny else 5)
         rows += [
             at_most(
                 f"a step of {name}, ResNet-18, batch {problem.batch}",
@@ -31,7 +37,7 @@ def measure(tiny: bool) -> list[Row]:
                 timings[name].best,
                 timings[base].best,
             )
-            for name in group
+            for name in (*group, averaged)
         ]
     return rows
 

@@ -65,8 +65,11 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 class OurStep:
     """A whole step of the trainer: draw, gather + augment, attack, objective, optimiser, feedback, tally."""
 
-    def __init__(self, problem: Problem, method: str = "cfol", compile: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, method: str = "cfol", compile: bool = False, decay: float = 0.0
+    ) -> None:
         config = TrainConfig(method=method, batch_size=problem.batch, compile=compile)
+        config.ema.decay = decay
         config.data.name, config.model.name = "cifar10", problem.network
         config.attack.eps, config.attack.steps = problem.eps, problem.steps
         config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"

@@ -34,13 +34,14 @@ def kl_ball(values: Tensor, present: Tensor, radius: float) -> Tensor:
     # Below the first the divergence is at least the radius for any number of ties at the top, above the second at most.
     low = -(n * (radius + 1) + 10).clamp(max=600)
     high = torch.full_like(low, 5 - 0.5 * math.log(radius) if radius > 0 else 700.0)
-    u = low
+    u, share = low, 1 / n
     for _ in range(NEWTON_STEPS if radius >= 0.1 else NEWTON_STEPS_SMALL):
-        distance = u.exp() + gap
+        top = u.exp()
+        distance = top + gap
         inverse = mask / distance
         total = inverse.sum()
         divergence = (total / n).log() + (distance.log() * mask).sum() / n
-        slope = u.exp() * total * (1 / n - (inverse / total).square().sum())
+        slope = top * total * (share - (inverse / total).square().sum())
         too_far = divergence > radius
         low, high = torch.where(too_far, u, low), torch.where(too_far, high, u)
         newton = u - (divergence - radius) / slope
