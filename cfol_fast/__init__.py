@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from cfol_fast.attacks import PGD as PGD
     from cfol_fast.data import loader as loader
     from cfol_fast.evaluation import evaluate as evaluate
+    from cfol_fast.evaluation.metrics import TailAccuracy as TailAccuracy
+    from cfol_fast.evaluation.metrics import WorstClassAccuracy as WorstClassAccuracy
     from cfol_fast.sampling import ClassSampler as ClassSampler
     from cfol_fast.sampling import ExampleSampler as ExampleSampler
     from cfol_fast.training import load as load
@@ -45,6 +47,11 @@ _SURFACE = {
     "train": "cfol_fast.training",
     "load": "cfol_fast.training",
 }
+# They need an extra, so that `import *` leaves them out.
+_OPTIONAL = {
+    "WorstClassAccuracy": "cfol_fast.evaluation.metrics",
+    "TailAccuracy": "cfol_fast.evaluation.metrics",
+}
 # fmt: off
 _MODULES = (
     "attacks", "data", "evaluation", "methods", "models", "objectives", "ops", "recipes", "reporting", "sampling", "theory",
@@ -56,8 +63,8 @@ __all__ = ["__version__", *_SURFACE, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SURFACE:
-        value = getattr(importlib.import_module(_SURFACE[name]), name)
+    if module := _SURFACE.get(name) or _OPTIONAL.get(name):
+        value = getattr(importlib.import_module(module), name)
     elif name in _MODULES:
         value = importlib.import_module(f"cfol_fast.{name}")
     else:
@@ -67,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OPTIONAL})

@@ -37,6 +37,8 @@ EXTRAS = {
         "TensorBoard events while training",
         "pip install tensorboard",
     ),
+    "wandb": ("wandb", "logging to Weights & Biases while training", "pip install wandb"),
+    "metrics": ("torchmetrics", "WorstClassAccuracy and TailAccuracy", "pip install torchmetrics"),
 }
 
 
