@@ -156,7 +156,10 @@ def _trades(params: Params, num_classes: int) -> objectives.Objective:
 
 
 _BANDIT = {"eta": 2e-6, "gamma": 0.5, "prior": "uniform", "base": "uniform", "C": None}
-_BANDIT_ORIGIN = "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times larger"
+_BANDIT_ORIGIN = (
+    "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times larger; prior and base: the "
+    "paper's; C: of the theory, for eta=theory alone"
+)
 # The demo has a few hundred steps, for which "auto" would be 2.3e-4; its figures are those of half of that.
 _BANDIT_DATASETS = {"imagenette": {"eta": 5e-6}, "fashion-mini": {"eta": 1e-4}}
 _TRADES = {"beta": 6.0}
@@ -211,7 +214,7 @@ METHODS: dict[str, Method] = {
             draw=_examples,
             minimise=_mean,
             defaults={"eta": 1e-7, "gamma": 0.5, "C": None},
-            origin="eta: appendix C, hyperparameters; gamma: as for CFOL",
+            origin="eta: appendix C, hyperparameters; gamma and C: as for CFOL",
             datasets={"fashion-mini": {"eta": 5e-6}},
             colour="teal",
         ),
@@ -281,7 +284,8 @@ METHODS: dict[str, Method] = {
             draw=_reweighted,
             minimise=_mean,
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
-            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; data sets that are not the paper's take eta=auto",
+            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; data sets that are not the paper's take eta=auto; "
+            "gamma: our own, very little, as Exp3 needs some; C: as for CFOL",
             datasets={"fashion-mini": {"eta": 8e-5}},
         ),
         Method(
@@ -358,7 +362,8 @@ METHODS: dict[str, Method] = {
                 "weight_rate": 0.05,
                 "radius_rate": 0.2,
             },
-            origin="the release; tolerance none: its 0.07, or 0.1 with remargin=false. It fine-tunes for 40 epochs at lr 0.001",
+            origin="beta, remargin, weight_rate and radius_rate: the release; tolerance none: its 0.07, or 0.1 with remargin=false. It "
+            "fine-tunes for 40 epochs at lr 0.001",
             attack="trades",
             policy=policies.FRL,
         ),
@@ -382,7 +387,7 @@ METHODS: dict[str, Method] = {
             draw=_uniform,
             minimise=lambda params, k: objectives.FAAL(params["radius"], k),
             defaults={"radius": 0.5},
-            origin="the release, which fine-tunes for two epochs",
+            origin="radius: the release, which fine-tunes for two epochs",
         ),
         Method(
             name="chi2",

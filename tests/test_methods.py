@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ def test_a_row_says_what_it_is_and_where_its_numbers_come_from(method: Method) -
     assert method.section
     assert method.summary.endswith(".")
     assert bool(method.origin) == bool(method.defaults)
+    assert all(re.search(rf"\b{name}\b", method.origin) for name in method.defaults)
     assert method.attack in ("pgd", "trades", None)
 
 
