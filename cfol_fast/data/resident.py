@@ -59,6 +59,14 @@ class ResidentSource:
                     "write them to a file with `cfol-fast data to-ffcv` and train from it through FFCVSource"
                 )
             image_set = image_set.compact()
+        offsets = None if image_set.table is None else image_set.table[:, 0]
+        if augment is not None and augment.scale and offsets is not None:
+            wrong = (offsets % image_set.channels).nonzero()
+            if len(wrong):
+                raise InputError(
+                    f"for random-resized crops images must start at multiples of {image_set.channels} bytes, image "
+                    f"{int(wrong[0])} starts at {int(offsets[wrong[0]])}"
+                )
         self.classes = list(image_set.classes)
         self.channels = image_set.channels
         self.augment = augment

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.ops.native import call, fake, library
+from cfol_fast.ops.resized_crop import SLOTS, TRIES, crop_rng, finer_for, resample, windows
 
 _gather_augment = library.gather_augment.default
 _augment_parameters = library.augment_parameters.default
@@ -25,7 +26,8 @@ class Augment:
 
     pad: black pixels on each side before the random crop. crop: a window of the output's size at a random place (else the
     centre). flip: mirrored with probability 1/2. brightness, contrast, saturation: factors uniform in [max(0, 1 - b), 1 + b].
-    degrees: rotation uniform in [-d, d], nearest pixel, black corners.
+    degrees: rotation uniform in [-d, d], nearest pixel, black corners. scale: above 0, the crop is a window of at least this share of
+    the image's area, with sides of at most `ratio` to 1, resampled to the output's size (random-resized).
     """
 
     pad: int = 0
@@ -35,8 +37,16 @@ class Augment:
     contrast: float = 0.0
     saturation: float = 0.0
     degrees: float = 0.0
+    scale: float = 0.0
+    ratio: float = 4 / 3
 
     def __post_init__(self) -> None:
+        if self.scale and (self.crop or self.pad):
+            raise ValueError("scale needs crop=False and pad=0: one window is drawn, got two ways to do it")
+        if not (0 <= self.scale <= 1 and 1 <= self.ratio <= 100):
+            raise ValueError(
+                f"scale must be in [0, 1] and ratio in [1, 100], got scale={self.scale} and ratio={self.ratio}"
+            )
         if self.pad and not self.crop:
             raise ValueError(
                 f"pad needs crop=True, since only a random crop uses the padding; got pad={self.pad}"
@@ -44,6 +54,7 @@ class Augment:
 
 
 _NOTHING = Augment()
+_THREE_NUMBERS = Augment(crop=False, brightness=1.0, contrast=1.0, saturation=1.0)
 
 
 def gather_augment(
@@ -69,6 +80,11 @@ def gather_augment(
     """
     if augment is not None and rng is None:
         raise ValueError("augment needs rng, the random state that its parameters are drawn from, got None")
+    if augment is not None and rng is not None and augment.scale:
+        images = _resized(
+            images, idx, rng, augment, table, _frame(images, table, channels, size), first, fault
+        )
+        idx, table = torch.arange(len(idx), device=idx.device), None
     ranges = _ranges(augment or _NOTHING)
     state = None if augment is None else rng
     frame = _frame(images, table, channels, size)
@@ -112,9 +128,53 @@ def augment_parameters(
     first: int = 0,
     fault: Tensor | None = None,
 ) -> Tensor:
-    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng` does not advance."""
+    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng` does not advance.
+
+    Those of a random-resized crop are not among them.
+    """
     frame = _frame(images, table, channels, size)
     return call(_augment_parameters, images, table, idx, rng, *frame, *_ranges(augment), first, fault)
+
+
+def _resized(
+    images: Tensor,
+    idx: Tensor,
+    rng: Tensor,
+    augment: Augment,
+    table: Tensor | None,
+    frame: tuple[int, int, int],
+    first: int,
+    fault: Tensor | None,
+) -> Tensor:
+    """The random-resized crops of the images at `idx`: uint8 (B, h, w, C)."""
+    channels, size = frame[0], frame[1:]
+    numbers_each = TRIES * SLOTS
+    # What is drawn as a factor in [0, 2) is a number in [0, 1), doubled. This also checks the indices.
+    factors = augment_parameters(
+        images,
+        idx.repeat_interleave(numbers_each),
+        crop_rng(rng),
+        size=size,
+        augment=_THREE_NUMBERS,
+        table=table,
+        channels=channels,
+        first=first * numbers_each,
+        fault=fault,
+    )
+    numbers = factors[:, 3:6].double().reshape(len(idx), TRIES, SLOTS * 3)[..., :4] / 2
+    count = images.shape[0] if table is None else table.shape[0]
+    idx = idx.clamp(0, count - 1)
+    if table is None:
+        height, width = images.shape[1], images.shape[2]
+        starts = idx * (height * width)
+        heights, widths = torch.full_like(idx, height), torch.full_like(idx, width)
+    else:
+        starts, heights, widths = table.index_select(0, idx).unbind(1)
+        starts = starts // channels
+    pixels = images.view(-1)
+    pixels = pixels[: len(pixels) // channels * channels].view(-1, channels)
+    window = windows(numbers, heights, widths, augment.scale, augment.ratio)
+    return resample(pixels, starts, widths, window, size, finer_for(images, table, size))
 
 
 def _ranges(augment: Augment) -> tuple[int, bool, bool, float, float, float, float]:

@@ -1,0 +1,120 @@
+"""Random-resized crops: a window of random area, shape and place, resampled to the size of the batch. What ImageNet training does.
+
+Windows are drawn as torchvision's RandomResizedCrop draws them, from random numbers that belong to the image's slot in the global
+batch. Everything after the random numbers is integers, or arithmetic that IEEE rounds in one way only: a batch has the same bits
+in one piece, in slices, on any number of threads, and on a CPU and a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+# Windows that are tried before the whole image is taken, or as much of it as the ratio allows: torchvision's number.
+TRIES = 10
+# A slot of the stream of augmentation has three numbers to spare, a window needs four.
+SLOTS = 2
+# Crops draw with a seed of their own, so that they do not go with colour and rotation, which use the same stream.
+KEY = 0x5E7C0FFEE
+# Logarithms and powers are not the same on every processor: the shapes come from a table.
+SHAPES = 1 << 12
+# Values that are resampled at a time: bounds the memory, not the result.
+AT_ONCE = 1 << 22
+# Places between two pixels, as bits.
+BITS = 8
+
+
+def crop_rng(rng: Tensor) -> Tensor:
+    """The random state that windows are drawn from; it goes on as `rng` does."""
+    return torch.stack([rng[0] ^ KEY, rng[1]])
+
+
+def windows(
+    numbers: Tensor, heights: Tensor, widths: Tensor, scale: float, ratio: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(top, left, height, width) of each window, int64 (B,).
+
+    numbers: float64 (B, TRIES, 4) in [0, 1). heights, widths: int64 (B,), of the images. scale: the smallest share of an image's area;
+    ratio: the largest of width to height and of height to width.
+    """
+    high, wide = heights.unsqueeze(1), widths.unsqueeze(1)
+    side = ((high * wide).double() * (scale + numbers[..., 0] * (1.0 - scale))).sqrt()
+    shape = _shapes(ratio, numbers.device)[(numbers[..., 1] * SHAPES).long()]
+    w, h = (side * shape).round().long(), (side / shape).round().long()
+    fits = (w >= 1) & (h >= 1) & (w <= wide) & (h <= high)
+    chosen = fits.long().argmax(1, keepdim=True)
+    found = fits.any(1)
+    w, h = w.gather(1, chosen).squeeze(1), h.gather(1, chosen).squeeze(1)
+    w = torch.where(found, w, torch.minimum(widths, (heights.double() * ratio).round().long()))
+    h = torch.where(found, h, torch.minimum(heights, (widths.double() * ratio).round().long()))
+    places = numbers[..., 2:].gather(1, chosen.unsqueeze(2).expand(-1, 1, 2)).squeeze(1)
+    top, left = heights - h, widths - w
+    top = torch.where(found, (places[:, 0] * (top + 1)).long(), top // 2)
+    left = torch.where(found, (places[:, 1] * (left + 1)).long(), left // 2)
+    return top, left, h, w
+
+
+@lru_cache
+def _shapes(ratio: float, device: torch.device) -> Tensor:
+    """The square roots of SHAPES ratios of width to height, their logarithms evenly spaced."""
+    steps = ((2 * i + 1) / SHAPES - 1 for i in range(SHAPES))
+    return torch.tensor([math.exp(0.5 * step * math.log(ratio)) for step in steps], dtype=torch.float64).to(
+        device
+    )
+
+
+def resample(
+    pixels: Tensor,
+    starts: Tensor,
+    widths: Tensor,
+    window: tuple[Tensor, Tensor, Tensor, Tensor],
+    size: tuple[int, int],
+    finer: int,
+) -> Tensor:
+    """The windows at `size`: uint8 (B, h, w, C), bilinear.
+
+    pixels: uint8 (P, C), those of all images in rows. starts: int64 (B,), the first pixel of each image. widths: int64 (B,), of the
+    images. finer: 1, 2 or 4; each pixel is the mean of finer x finer samples, so that a window of up to `finer` times the size is
+    made smaller without leaving pixels out.
+    """
+    top, left, height, width = window
+    rows, columns = _places(height, size[0] * finer), _places(width, size[1] * finer)
+    count, channels = len(starts), pixels.shape[1]
+    out = pixels.new_empty((count, *size, channels))
+    some = max(1, AT_ONCE // (size[0] * size[1] * finer * finer * channels))
+    for at in range(0, count, some):
+        part = slice(at, at + some)
+        first = (starts[part] + top[part] * widths[part] + left[part]).view(-1, 1, 1)
+        total = torch.zeros((), dtype=torch.int32, device=pixels.device)
+        for y, y_weight in ((rows[0], rows[2]), (rows[1], rows[3])):
+            for x, x_weight in ((columns[0], columns[2]), (columns[1], columns[3])):
+                line = first + (y[part] * widths[part].unsqueeze(1)).unsqueeze(2)
+                taken = pixels.index_select(0, (line + x[part].unsqueeze(1)).view(-1))
+                weight = y_weight[part].unsqueeze(2) * x_weight[part].unsqueeze(1)
+                total = total + taken.view(*weight.shape, channels) * weight.unsqueeze(3)
+        total = total.view(-1, size[0], finer, size[1], finer, channels).sum((2, 4), dtype=torch.int32)
+        shift = 2 * BITS + 2 * (finer.bit_length() - 1)
+        out[part] = ((total + (1 << (shift - 1))) >> shift).to(torch.uint8)
+    return out
+
+
+def _places(lengths: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For `count` samples of a length: the two pixels around each, int64 (B, count), and their weights, int32, together 2**BITS."""
+    one = 1 << BITS
+    lengths = lengths.unsqueeze(1)
+    middles = 2 * torch.arange(count, device=lengths.device) + 1
+    places = torch.div(middles * lengths * one, 2 * count, rounding_mode="floor") - one // 2
+    places = torch.minimum(places.clamp_min(0), (lengths - 1) * one)
+    before, part = places >> BITS, (places & (one - 1)).int()
+    return before, torch.minimum(before + 1, lengths - 1), one - part, part
+
+
+def finer_for(images: Tensor, table: Tensor | None, size: tuple[int, int]) -> int:
+    """How much finer than the batch images are sampled. Those with a table are stored near the size of the batch."""
+    if table is not None:
+        return 2
+    most = max(-(-images.shape[1] // size[0]), -(-images.shape[2] // size[1]))
+    return 1 if most <= 1 else 2 if most <= 2 else 4
