@@ -105,6 +105,12 @@ def cpu_ops() -> Path:
     )
 
 
+def device_choice() -> Path:
+    """The program of tests/emu that tells on which device and stream an op runs."""
+    compiling, _ = _torch_flags()
+    return build("device-choice", [EMU / "device_choice.cpp"], compiling, [])
+
+
 def sanitizer_program(sanitizer: str, side: str) -> Path:
     """The exercises of tests/emu with the kernels of one side ("cpu" or "cuda"), under one of SANITIZERS."""
     flags = ["-O1", "-g", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-DCFOL_STANDALONE"]
@@ -121,6 +127,7 @@ def everything() -> None:
     """Compiles all of it, so that workers that start together find it done."""
     emulated_ops()
     cpu_ops()
+    device_choice()
     for sanitizer in SANITIZERS:
         for side in ("cpu", "cuda"):
             sanitizer_program(sanitizer, side)

@@ -1,6 +1,7 @@
 """Gather and augment: literal cases, then random ones against the reference and torchvision, on the CPU and on emulated CUDA."""
 
 import math
+import os
 from fractions import Fraction
 
 import pytest
@@ -65,6 +66,20 @@ def test_saturation_blends_with_the_grey_value_and_leaves_one_channel_alone(back
     close(one(backend, [[[100, 0, 0]]], 3, saturation=0.0).flatten(), [29.89, 29.89, 29.89])
     close(one(backend, [[[0, 100, 50]]], 3, saturation=0.5).flatten(), [32.2, 82.2, 57.2])
     close(one(backend, [[100, 7]], saturation=0.0)[0], [[100, 7]])
+
+
+@pytest.mark.parametrize("side", ["cpu", "emulated"])
+def test_the_last_of_a_million_large_images_is_found(tmp_path, request, side):
+    """In a file with holes: 150 GB of addresses, of which one image takes room."""
+    file, shape = tmp_path / "images", (1_000_000, 224, 224, 3)
+    file.touch()
+    os.truncate(file, math.prod(shape))
+    images = torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=torch.uint8).view(shape)
+    last = random_images(1, *shape[1:])
+    images[-1] = last[0]
+    found = gather(request.getfixturevalue(side), images, torch.tensor([999_999, 7]))
+    assert torch.equal(found[:1], last.permute(0, 3, 1, 2).float() / 255)
+    assert not found[1].any()
 
 
 def test_a_quarter_turn_is_counter_clockwise(backend):

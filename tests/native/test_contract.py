@@ -101,6 +101,11 @@ def test_a_launch_that_is_refused_is_an_error_and_the_last_one(emulated, number)
         assert len(emulated.launches()) == refused + 1
 
 
+def test_an_op_runs_on_the_device_of_its_tensors_and_on_the_stream_that_is_current_there():
+    said = building.run([str(building.device_choice())]).stdout
+    assert said == "device 3, stream of device 3, afterwards device 0\n"
+
+
 def sources():
     return sorted(path for path in building.CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".cu"))
 

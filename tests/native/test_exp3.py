@@ -46,6 +46,11 @@ def test_the_mixture_of_a_known_softmax_and_a_base(backend):
     torch.testing.assert_close(p, doubles(0.475, 0.275, 0.25), atol=1e-11, rtol=0)
 
 
+def test_weights_that_are_all_far_below_zero_have_the_softmax_of_their_differences(backend):
+    _, q, _ = backend.op("exp3_distribution")(doubles(-100.0, -100.0 - math.log(3)), uniform(2), 0.5)
+    torch.testing.assert_close(q, doubles(0.75, 0.25), atol=1e-11, rtol=0)
+
+
 def test_the_literal_update(backend):
     w, p = doubles(0.0, 1.0, 5.0), doubles(0.5, 0.25, 0.25)
     y, loss = torch.tensor([0, 1, 1]), torch.tensor([1.0, 0.5, 0.25])
@@ -83,7 +88,9 @@ def test_exp_is_right_to_the_last_quantum(cpu):
         assert abs(units - math.exp(value) * 2**40) <= 1.001
 
 
-@pytest.mark.parametrize(("k", "examples", "n"), [(2, 2, 50), (10, 100, 300), (300, 900, 700)])
+@pytest.mark.parametrize(
+    ("k", "examples", "n"), [(2, 2, 50), (10, 100, 300), (300, 900, 700), (10, 5000, 3000)]
+)
 def test_draws_agree_with_the_reference(backend, k, examples, n):
     labels, offsets, members = classes(k, examples)
     w, base, rng = weights(k), uniform(k), torch.tensor([123, 9])
@@ -306,6 +313,13 @@ class TestBadInput:
         torch.testing.assert_close(w, doubles(0.1, 0.0, 0.2))
         assert len(ops.fault_messages(int(fault))) == 3
         assert int(fault) == 1 | 2 | 16
+
+    def test_both_faults_of_one_example_are_flagged(self, schedule):
+        fault = ops.new_fault()
+        schedule.op("exp3_update")(
+            self.w.clone(), self.base, torch.tensor([3]), torch.tensor([7.0]), 0.1, fault
+        )
+        assert int(fault) == 1 | 2
 
     def test_the_device_flags_a_label_equal_to_the_number_of_classes(self, schedule):
         w, fault = self.w.clone(), ops.new_fault()

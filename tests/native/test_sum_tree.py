@@ -88,6 +88,12 @@ def test_draws_agree_with_a_flat_list(backend, n):
         assert rng.tolist() == [31, 5]
 
 
+def test_more_draws_than_threads_agree_with_a_flat_list(backend):
+    state, rng = build(backend, random_weights(5000)), torch.tensor([31, 4])
+    idx, _ = draw(backend, state, 0.5, rng, 3000)
+    assert idx.tolist() == reference.draw(state.tree[:5000].numpy(), 0.5, 31, 4, 3000)[0].tolist()
+
+
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("large", [False, True])  # large gains make the tree shift its weights
 def test_updates_agree_with_a_flat_list_whatever_the_order(backend, n, large):

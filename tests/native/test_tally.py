@@ -72,6 +72,12 @@ def test_a_tally_of_another_shape_is_refused():
         ops.class_tally_(torch.zeros(3, 2), torch.tensor([0]), torch.ones(1))
 
 
+def test_both_faults_of_one_example_are_flagged(schedule):
+    fault = ops.new_fault()
+    schedule.op("class_tally")(ops.new_tally(2), torch.tensor([2]), torch.tensor([float("nan")]), fault)
+    assert int(fault) == 1 | 2
+
+
 def test_the_device_raises_flags_and_passes_over_what_is_wrong(schedule):
     tally, fault = ops.new_tally(2), ops.new_fault()
     y, loss = torch.tensor([0, 2, -1, 1, 1, 1]), torch.tensor([0.5, 1.0, 1.0, float("nan"), 3.0, -1.0])
