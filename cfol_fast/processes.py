@@ -54,6 +54,11 @@ def rank_and_size() -> tuple[int, int]:
         return 0, 1
 
 
+def count() -> int:
+    """How many processes the job has, also before they have joined."""
+    return max(rank_and_size()[1], group_size())
+
+
 def local_rank() -> int:
     """This process's number on its machine: that of its GPU."""
     with suppress(ValueError):
@@ -61,9 +66,16 @@ def local_rank() -> int:
     return 0
 
 
+def local_count() -> int:
+    """How many processes of the job are on this machine."""
+    with suppress(ValueError):
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return 1
+
+
 def refuse_many(what: str) -> None:
     """Stops `what`, which would be done again by each of several processes."""
-    size = max(rank_and_size()[1], group_size())
+    size = count()
     if size > 1:
         raise InputError(
             f"{what} runs in one process so far, and {size} were started: each would do the same work again; start one, without "

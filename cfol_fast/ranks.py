@@ -92,6 +92,11 @@ class Ranks:
         dist.all_gather(parts, values, group=self._reachable(values))
         return parts
 
+    def wait_for_all(self) -> None:
+        """Returns when every rank is here."""
+        if self.size > 1:
+            dist.barrier(group=self._group)
+
     def gather_objects(self, value: T) -> list[T]:
         """The plain Python values of every rank, in the order of the ranks, on every rank."""
         if self.size == 1:

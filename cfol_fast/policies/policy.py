@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
+from cfol_fast.ranks import Ranks
 
 
 class Need(Enum):
@@ -67,12 +68,17 @@ class ClassPolicy(ABC):
     """needs: see `Need`. factors: those of the view that it changes. options: the method's parameters that its constructor takes.
 
     step_follows: whether the attack's step is scaled with the radius. acted: how often the factors were changed.
+    ranks: set by the trainer. sums: those of the memory that each rank adds up over its own images; every rank calls `epoch_end` and
+    `state_dict`, where they are added up over the ranks. in_shards: whether a batch comes in several parts.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     factors: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     step_follows: ClassVar[bool] = True
+    sums: ClassVar[tuple[str, ...]] = ()
+    ranks = Ranks(0, 1)
+    in_shards = False
 
     def __init__(self, num_classes: int, epochs: int, device: torch.device | str | None = None) -> None:
         self.num_classes, self.epochs = num_classes, epochs
@@ -107,7 +113,10 @@ class ClassPolicy(ABC):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"acted": self.acted, **{name: t.clone() for name, t in self._tensors().items()}}
+        found = {name: t.clone() for name, t in self._tensors().items()}
+        for name in self.sums:
+            self.ranks.sum(found[name])
+        return {"acted": self.acted, **found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.acted = int(state["acted"])
@@ -116,7 +125,9 @@ class ClassPolicy(ABC):
                 raise InputError(
                     f"the policy's {name} has the shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
                 )
-            tensor.copy_(state[name])
+            # The sums of all ranks go on in the first.
+            elsewhere = name in self.sums and not self.ranks.is_first
+            tensor.copy_(torch.zeros_like(tensor) if elsewhere else state[name])
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything that has to be saved, by its name in a checkpoint."""

@@ -14,6 +14,8 @@ from cfol_fast.policies.policy import ClassPolicy, EpochFacts, Need, begin_epoch
 
 # DAFA's release has no lower bound: a class with many harder neighbours could get a negative radius.
 SMALLEST_FACTOR = 0.1
+# With several shards a sum of probabilities is rounded to multiples of its inverse: float64 adds those up exactly, in any order.
+ROUNDING = 2.0**32
 
 
 class CFA(ClassPolicy):
@@ -60,6 +62,7 @@ class DAFA(ClassPolicy):
     needs = frozenset({Need.TRAINING_CONFUSION})
     factors = ("weight", "radius")
     options = ("begin", "strength")
+    sums = ("predicted", "counts")
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class DAFA(ClassPolicy):
         super().__init__(num_classes, epochs, device)
         self.begin, self.strength = begin_epoch(begin, epochs), strength
         options: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        # Sums over this epoch's images. With several processes these two are to be added up over all of them.
+        # Sums over this epoch's images.
         self.predicted, self.counts = (
             torch.zeros(num_classes, num_classes, **options),
             torch.zeros(num_classes, **options),
@@ -82,12 +85,15 @@ class DAFA(ClassPolicy):
     def observe(self, y: Tensor, logits: Tensor) -> None:
         # A product with the members' matrix adds up in the same order at every repetition, unlike a scatter of floats.
         members = (torch.arange(self.num_classes, device=y.device).unsqueeze(1) == y).to(torch.float32)
-        self.predicted += members @ logits.float().softmax(1)
+        found = members @ logits.float().softmax(1)
+        self.predicted += (found.double() * ROUNDING).round() / ROUNDING if self.in_shards else found
         self.counts += members.sum(1)
 
     def change(self, facts: EpochFacts) -> bool:
         acts = facts.epoch == self.begin
         if acts:
+            self.ranks.sum(self.predicted)
+            self.ranks.sum(self.counts)
             similarity = (self.predicted / self.counts.clamp(min=1).unsqueeze(1)).cpu()
             factor = distance_weights(similarity, self.strength)
             for name in self.factors:

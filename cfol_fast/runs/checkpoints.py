@@ -177,7 +177,9 @@ def _is_count(value: Any) -> bool:
 
 
 class CheckpointStore:
-    """The checkpoints of one run folder."""
+    """The checkpoints of one run folder. writes: False where another rank writes them."""
+
+    writes = True
 
     def __init__(self, run: Path) -> None:
         self.folder = run / FOLDER
@@ -188,6 +190,8 @@ class CheckpointStore:
 
     def save_last(self, state: dict[str, Any]) -> Path:
         """Writes `last` and keeps the one before as `previous`: at every moment one of the two is whole."""
+        if not self.writes:
+            return self.path(LAST)
         self.folder.mkdir(exist_ok=True)
         fresh, last = self.path("next"), self.path(LAST)
         write(fresh, state)
@@ -199,6 +203,8 @@ class CheckpointStore:
         return last
 
     def save_best(self, name: str, state: dict[str, Any]) -> Path:
+        if not self.writes:
+            return self.path(name)
         self.folder.mkdir(exist_ok=True)
         write(self.path(name), state)
         return self.path(name)

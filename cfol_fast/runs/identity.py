@@ -43,6 +43,8 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {**flatten(to_dict(TrainConfig())), "attack.steps": 7}
     # Where "auto" finds no TF32 it is this, and so are the runs of version 0.1.
     defaults["precision"] = "float32"
+    # A whole batch at once: what every run was before there were shards.
+    defaults["shards"] = 1
     found = {}
     for key, value in flatten(config).items():
         at_default = key in defaults and defaults[key] == value and key not in NAMING

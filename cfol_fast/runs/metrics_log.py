@@ -35,14 +35,18 @@ class MetricsLog:
     """Rows go to the file and to the listeners (progress display, TensorBoard).
 
     `size` is stored in the checkpoint. Rows written after the checkpoint are cut off when a run continues from it:
-    the continued run writes them again, the same.
+    the continued run writes them again, the same. writes: False where another rank writes them.
     """
+
+    writes = True
 
     def __init__(self, run: Path, listeners: tuple[Callable[[Row], None], ...] = ()) -> None:
         self.path = run / FILE
         self.listeners = listeners
 
     def append(self, row: Row) -> None:
+        if not self.writes:
+            return
         line = json.dumps(_finite(row), allow_nan=False) + "\n"
         with atomic.told_in_full(self.path), open(self.path, "ab") as file:
             file.write(line.encode())
@@ -57,6 +61,8 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def cut(self, size: int) -> None:
+        if not self.writes:
+            return
         if self.size < size:
             raise InputError(
                 f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have been removed"

@@ -70,6 +70,8 @@ def read_config(run: Path) -> TrainConfig:
     tree = read_object(path)
     if missing := sorted(ALWAYS_CONFIGURED - tree.keys()):
         raise InputError(f"{path} is not the configuration of a run: it has no {missing[0]!r}")
+    # A run of before there were shards took its batches whole, also where it is continued by several processes.
+    tree.setdefault("shards", 1)
     try:
         return from_dict(tree)
     except InputError as error:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.ranks import Ranks
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
-from cfol_fast.ranks import Ranks
 
 
 class ExampleSampler(IndexSampler):
@@ -22,6 +22,8 @@ class ExampleSampler(IndexSampler):
     batch size); or "theory", with the mistake bound `C`. Draw and update cost O(log n) per example on the CPU. rank and world_size,
     or process_group: as for `ClassSampler`.
     """
+
+    tickets_each_example = True
 
     def __init__(
         self,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
+from cfol_fast.ranks import Ranks
 from cfol_fast.sampling.classes import classes_of, distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, checked_gamma, checked_state
-from cfol_fast.ranks import Ranks
 
 
 class UniformSampler(IndexSampler):

@@ -38,6 +38,8 @@ class IndexSampler(Sampler[int], ABC):
     """
 
     chunk = 32
+    # Whether `ticket()` has an entry for each drawn example; otherwise it is the same on all ranks.
+    tickets_each_example = False
 
     def __init__(self, size: int, seed: int, device: torch.device | str | None, ranks: Ranks) -> None:
         if size < 1:

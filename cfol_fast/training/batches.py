@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cfol_fast.data.source import TrainingSource
@@ -29,11 +30,13 @@ class Batches:
 
     A source may draw ahead (FFCV's lag). The sampler's update needs what drew the batch at hand, not the latest draw, so each draw
     waits here with its ticket until its batch comes back. What waits is part of a checkpoint: a resumed run feeds again what had
-    been drawn and not yet trained on.
+    been drawn and not yet trained on. batch_size: the global one; of many ranks each gets its slots, and a checkpoint holds those of all.
     """
 
     def __init__(self, sampler: IndexSampler, source: TrainingSource, batch_size: int) -> None:
-        self.sampler, self.source, self.batch_size = sampler, source, batch_size
+        self.sampler, self.source, self.ranks = sampler, source, sampler.ranks
+        self.batch_size = batch_size // self.ranks.size
+        self._first = self.ranks.rank * self.batch_size
         self._waiting: deque[tuple[Tensor, Ticket]] = deque()
         # How many of those that wait the source has asked for.
         self._asked_for = 0
@@ -46,7 +49,7 @@ class Batches:
     def feed(self, steps: int) -> Generator[TrainingBatch]:
         """The next `steps` batches. One loop at a time; close it when leaving early."""
         self._asked_for = 0
-        with closing(self.source.feed(self._draw, steps)) as batches:
+        with closing(self.source.feed(self._draw, steps, self._first)) as batches:
             for indices, x, y in batches:
                 _, ticket = self._waiting.popleft()
                 self._asked_for -= 1
@@ -61,11 +64,26 @@ class Batches:
         return self._waiting[self._asked_for - 1][0]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"drawn": [{"idx": indices, "ticket": ticket} for indices, ticket in self._waiting]}
+        return {
+            "drawn": [
+                {"idx": self._of_all(indices), "ticket": self._of_all(ticket) if self._each else ticket}
+                for indices, ticket in self._waiting
+            ]
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.sampler.device
         self._waiting.clear()
         for draw in state["drawn"]:
-            ticket = draw["ticket"]
-            self._waiting.append((draw["idx"].to(device), None if ticket is None else ticket.to(device)))
+            ticket = None if draw["ticket"] is None else draw["ticket"].to(device)
+            if ticket is not None and self._each:
+                ticket = self.ranks.mine(ticket)
+            self._waiting.append((self.ranks.mine(draw["idx"].to(device)), ticket))
+
+    @property
+    def _each(self) -> bool:
+        """Whether a ticket has an entry for each example."""
+        return self.sampler.tickets_each_example
+
+    def _of_all(self, mine: Ticket) -> Ticket:
+        return None if mine is None else torch.cat(self.ranks.gather(mine.contiguous()))

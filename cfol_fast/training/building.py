@@ -20,6 +20,8 @@ def new_model(spec: ModelSpec, config: TrainConfig, device: torch.device) -> nn.
     model = spec.create().to(device)
     if config.model.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.batchnorm == "sync":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.train()
 
 

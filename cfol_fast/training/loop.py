@@ -7,8 +7,9 @@ moment and is resumed ends with the same weights and the same metrics (on the CP
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cfol_fast import methods, processes
 from cfol_fast.errors import InputError
 from cfol_fast.machine import computing
 from cfol_fast.progress import Progress, Stopwatch
+from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.runs.config import TrainConfig
@@ -29,7 +31,7 @@ from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training import validation
 from cfol_fast.training.callbacks import Callback, Callbacks, Listener, checked
-from cfol_fast.training.images import load_images
+from cfol_fast.training.images import RunImages, load_images
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.starting import RunStart
 from cfol_fast.training.tensorboard import TensorBoardLog
@@ -61,24 +63,28 @@ def run_epochs(
                 if after_first_step is not None:
                     after_first_step()
                     after_first_step = None
+                trainer.agree()
                 progress.step(position.step, position.epoch, trainer.reading)
                 if callbacks is not None:
                     callbacks.step()
-                trainer.leave_if_asked()
+                with trainer.saving_when_stopped():
+                    trainer.leave_if_asked()
                 if trainer.save_is_due():
                     trainer.save()
 
             trainer.check_health()
-            if not trainer.store.path(LAST).exists():
+            trainer.sampler.check_ranks()
+            if not trainer.ranks.from_first(trainer.store.path(LAST).exists):
                 # Rows without a checkpoint mean that a checkpoint was lost.
                 trainer.save()
-            rows = [trainer.training_row()]
-            if trainer.validation_is_due:
-                rows.append(validation.validate(trainer))
-            validation.average_weights(trainer, *rows[1:])
-            if len(rows) > 1:
-                trainer.keep_best(rows[1])
-            facts = validation.epoch_facts(trainer, *rows)
+            with trainer.saving_when_stopped():
+                rows = [trainer.training_row()]
+                if trainer.validation_is_due:
+                    rows.append(validation.validate(trainer))
+                validation.average_weights(trainer, *rows[1:])
+                if len(rows) > 1:
+                    trainer.keep_best(rows[1])
+                facts = validation.epoch_facts(trainer, *rows)
             if warning := validation.collapse_warning(trainer, *rows):
                 progress.say(warning)
             for row in rows:
@@ -100,6 +106,7 @@ def train(
     log: Iterable[str] = (),
     tensorboard: bool = False,
     listeners: Iterable[Callable[[Row], None]] = (),
+    patience: float = processes.PATIENCE,
 ) -> Run:
     """Trains as `config` says, tests the kept checkpoints, and returns the run.
 
@@ -107,36 +114,52 @@ def train(
     overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
     callbacks: told of the run's start, steps, rows and end. listeners: functions that are called with every row of metrics.jsonl.
     log: names of `LOGS`, which get the rows too; tensorboard=True is the same as its name there.
+    Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits
+    for another before it takes it for lost.
     """
-    processes.refuse_many("training")
-    undecided = config.precision == "auto"
-    config = complete(config)
-    folder = Path(config.out or "").expanduser()
-    if resume and undecided and (folder / run_folder.CONFIG).exists():
-        # It was settled when the run was created, perhaps on another device.
-        config.precision = run_folder.read_config(folder).precision
-    progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
     told = [
         *checked(callbacks),
         *map(Listener, listeners),
         *logs([*log, "tensorboard"] if tensorboard else log),
     ]
-    if processes.rank_and_size()[0] > 0:
-        told = []
+    with processes.joined(config.device, patience) as ranks:
+        return _train(
+            config,
+            resume,
+            overwrite,
+            force,
+            quiet or not ranks.is_first,
+            told if ranks.is_first else [],
+            ranks,
+        )
+
+
+def _train(
+    config: TrainConfig,
+    resume: Resume,
+    overwrite: bool,
+    force: bool,
+    quiet: bool,
+    told: list[Callback],
+    ranks: Ranks,
+) -> Run:
+    config = settled(config, resume, ranks)
+    folder = Path(config.out or "").expanduser()
+    progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
     with (
-        RunLock(folder) as lock,
+        RunLock(folder) if ranks.is_first else nullcontext() as lock,
         torch.random.fork_rng(devices=[]),
         computing(config.precision, config.deterministic),
         StopRequest() as stop,
     ):
-        start = RunStart(lock, config, resume, overwrite)
+        start = RunStart(folder, lock, config, resume, overwrite, ranks)
 
         def result_of(stage_folder: Path, previous: Tensor | None) -> dict[str, Any]:
             finished = start.result(stage_folder)
             if finished is not None:
                 progress.say(f"{stage_folder} is finished already")
                 return finished
-            trainer = Trainer(config, load_images(config), stage_folder, previous, progress, stop)
+            trainer = Trainer(config, images_on(ranks, config), stage_folder, previous, progress, stop)
             after_first_step = start.enter(trainer, force)
             # What the caller asked to be told of is the run itself, not the stages before it.
             return to_result(trainer, after_first_step, told if stage_folder == folder else ())
@@ -147,8 +170,38 @@ def train(
                 stage_folder = folder / f"stage-{stage}"
                 progress.say(f"stage {stage} of {stages}: {stage_folder}")
                 result = result_of(stage_folder, accuracies)
-                accuracies = validation.robust_class_accuracies(stage_folder, result)
+                accuracies = ranks.from_first(
+                    partial(validation.robust_class_accuracies, stage_folder, result)
+                )
             return Run(folder, result_of(folder, accuracies))
+
+
+def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
+    """The whole configuration. What was settled when a run was created stays, although there is another device or number of processes."""
+    undecided = [
+        name
+        for name, open_value in (("precision", "auto"), ("shards", None))
+        if getattr(config, name) == open_value
+    ]
+    config = complete(config)
+    file = Path(config.out or "").expanduser() / run_folder.CONFIG
+    if resume and undecided:
+        stored = ranks.from_first(lambda: run_folder.read_config(file.parent) if file.exists() else None)
+        for name in undecided if stored is not None else ():
+            setattr(config, name, getattr(stored, name))
+    if ranks.size > 1 and torch.device(config.device).type == "cuda":
+        # Each process of a machine has a GPU of its own.
+        config.device = f"cuda:{processes.local_rank()}"
+    return config
+
+
+def images_on(ranks: Ranks, config: TrainConfig) -> RunImages:
+    """The images; the first process of each machine reads them before the others, which find downloads and caches then."""
+    if ranks.size == 1:
+        return load_images(config)
+    images = load_images(config) if processes.local_rank() == 0 else None
+    ranks.wait_for_all()
+    return images or load_images(config)
 
 
 def to_result(
@@ -158,14 +211,15 @@ def to_result(
     with Callbacks(trainer, callbacks) as told:
         told.start()
         if trainer.position.step == 0:
-            for line in trainer.sampler.outlook(trainer.draws):
+            for line in [*trainer.images.notes, *trainer.sampler.outlook(trainer.draws)]:
                 trainer.progress.say(line)
         run_epochs(trainer, after_first_step, told)
         distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]
         average = [] if trainer.average is None else trainer.average.review()
         for line in [*trainer.sampler.review(distributions), *trainer.policy.review(), *average]:
             trainer.progress.say(line)
-        result = validation.final_test(trainer)
+        with trainer.saving_when_stopped():
+            result = validation.final_test(trainer)
         told.end(result)
     return result
 

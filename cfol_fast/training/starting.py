@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.ranks import Ranks
 from cfol_fast.runs import overwriting, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.run_folder import Resume, Start
@@ -15,42 +16,69 @@ from cfol_fast.training.trainer import Trainer
 
 
 class RunStart:
-    """The start of the run `config` in a folder that this process has locked; `kind` is CONTINUE as soon as the run is there."""
+    """The start of the run `config` in the folder `run`; `kind` is CONTINUE as soon as the run is there.
 
-    def __init__(self, lock: RunLock, config: TrainConfig, resume: Resume, overwrite: bool) -> None:
-        self.lock, self.config = lock, config
-        overwriting.settle(lock.run)
-        self.kind = run_folder.check(lock.run, config, resume, overwrite)
+    Of many ranks the first has locked the folder, looks at it and writes in it, and the others hear of it; their lock is None.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        lock: RunLock | None,
+        config: TrainConfig,
+        resume: Resume,
+        overwrite: bool,
+        ranks: Ranks,
+    ) -> None:
+        self.run, self.lock, self.config, self.ranks = run, lock, config, ranks
+
+        def look() -> Start:
+            overwriting.settle(run)
+            return run_folder.check(run, config, resume, overwrite)
+
+        self.kind = ranks.from_first(look)
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """Of a stage, or of the run, that is finished already."""
-        return run_folder.read_result(folder) if self.kind is Start.CONTINUE else None
+        if self.kind is not Start.CONTINUE:
+            return None
+        return self.ranks.from_first(lambda: run_folder.read_result(folder))
 
     def enter(self, trainer: Trainer, force: bool) -> Callable[[], None] | None:
         """Brings the trainer to where its run stands; returns what is to be done after its first step."""
-        trainer.check_folder = self.lock.check
+        if self.lock is not None:
+            trainer.check_folder = self.lock.check
         if self.kind is Start.OVERWRITE:
             return lambda: self._replace_old_run(trainer)
-        # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
-        begun = any(not path.name.startswith(".") for path in run_folder.contents(trainer.folder)[0])
-        if self.kind is Start.CONTINUE and begun:
+
+        def begun() -> bool:
+            # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
+            if all(path.name.startswith(".") for path in run_folder.contents(trainer.folder)[0]):
+                return False
             run_folder.check_same(run_folder.read_config(trainer.folder), self.config, trainer.folder)
+            return True
+
+        if self.kind is Start.CONTINUE and self.ranks.from_first(begun):
             trainer.restore(force)
         else:
             self._begin(trainer.folder)
         return None
 
     def _replace_old_run(self, trainer: Trainer) -> None:
-        with overwriting.overwritten(self.lock.run):
+        with overwriting.overwritten(self.run) if self.ranks.is_first else nullcontext():
             self._begin(trainer.folder)
             trainer.save()
 
     def _begin(self, folder: Path) -> None:
-        if self.kind is not Start.CONTINUE:
-            run_folder.begin(self.lock.run, self.config)
-            self.kind = Start.CONTINUE
-        if folder != self.lock.run:
-            run_folder.begin(folder, self.config)
+        folders = [self.run] if self.kind is not Start.CONTINUE else []
+        folders += [folder] if folder != self.run else []
+
+        def begin() -> None:
+            for each in folders:
+                run_folder.begin(each, self.config)
+
+        self.ranks.from_first(begin)
+        self.kind = Start.CONTINUE
 
     @contextmanager
     def folder_stays(self) -> Iterator[None]:
@@ -58,7 +86,8 @@ class RunStart:
         try:
             yield
         except FileNotFoundError:
-            if self.kind is Start.CONTINUE:
+            if self.kind is Start.CONTINUE and self.lock is not None:
                 self.lock.check()
             raise
-        self.lock.check()
+        if self.lock is not None:
+            self.lock.check()

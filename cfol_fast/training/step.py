@@ -6,6 +6,7 @@ the same pieces.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +69,23 @@ def update_weights(trainer: Trainer) -> None:
 
 
 def report(
-    trainer: Trainer, indices: Tensor, ticket: Ticket, y: Tensor, logits: Tensor, loss: Tensor
+    trainer: Trainer,
+    indices: Tensor,
+    ticket: Ticket,
+    y: Tensor,
+    logits: Tensor,
+    loss: Tensor,
+    shards: Sequence[Tensor] = (),
 ) -> None:
-    """Tells the sampler, the class policy and the counts how the batch went; of many ranks each tells of its own slots."""
+    """Tells the sampler, the class policy and the counts how the batch went; of many ranks each tells of its own slots.
+
+    shards: the logits once more, shard by shard, where there are several: a sum over a shard is the same on any process.
+    """
     with torch.no_grad():
         wrong = (logits.argmax(dim=1) != y).float()
         trainer.sampler.observe(indices, y, wrong, ticket)
         if Need.TRAINING_CONFUSION in trainer.policy.needs:
-            trainer.policy.observe(y, logits)
+            parts = shards or (logits,)
+            for labels, part in zip(y.split(len(parts[0])), parts, strict=True):
+                trainer.policy.observe(labels, part)
         trainer.counts.add(y, wrong, loss)

@@ -6,8 +6,8 @@ points: at the end of an epoch, before a checkpoint is saved, and when a live pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast import methods, ops, theory
+from cfol_fast import methods, ops, processes, theory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
 from cfol_fast.policies import EpochFacts
@@ -34,6 +34,7 @@ from cfol_fast.training.epoch_counts import NEVER, EpochCounts
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.initial_weights import start_from
 from cfol_fast.training.optimizer import OPTIMIZERS
+from cfol_fast.training.shards import ShardedStep, check_shards
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.weight_perturbation import WeightPerturbation
 
@@ -57,7 +58,8 @@ class Position:
 class Trainer:
     """One run, or one stage of it, on its device and seeded.
 
-    previous: (k,) robust accuracies of the classes after the stage before.
+    previous: (k,) robust accuracies of the classes after the stage before. ranks: this process's place among those of the run; all of
+    them make a trainer and go through the same calls. The first writes, and every rank holds the same weights and the same sampler.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class Trainer:
         progress: Progress | None = None,
         stop: StopRequest | None = None,
     ) -> None:
-        self.config, self.images = config, images
+        self.config, self.images, self.ranks = config, images, processes.ranks()
         self.device = torch.device(config.device)
+        check_shards(config.shards or 1, self.ranks)
         if config.precision == "bfloat16" and (trouble := bfloat16_trouble(self.device)):
             raise InputError(trouble)
         if config.graph and (reason := why_no_graph(config)):
@@ -83,7 +86,7 @@ class Trainer:
 
         self.model = new_model(images.spec, config, self.device)
         # What the result says of the weights that the run starts from.
-        self.init = start_from(self.model, config.model, images.spec) if config.model.init else None
+        self.init = start_from(self.model, config.model, images.spec)
         self.average = WeightAverage(self.model, config.ema) if config.ema.decay else None
         self.forward: Callable[[Tensor], Tensor] = (
             compiled(self.model, self.device) if config.compile else self.model
@@ -94,6 +97,7 @@ class Trainer:
         if isinstance(config.params.get("eta"), str):
             # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a resumed run is compared with.
             config.params["eta"] = getattr(self.sampler, "eta", None)
+        self.sampler.ranks = self.ranks
         self.batches = Batches(self.sampler, images.train, config.batch_size)
         self.attack = training_attack(self.model, config)
         # They come from our own sources, so that no batch has to be looked at.
@@ -102,19 +106,25 @@ class Trainer:
         self.objective.label_smoothing = config.label_smoothing
         self.perturbation = WeightPerturbation(self.model, config.awp) if config.awp else None
         self.policy = method.class_policy(config.params, k, self.epochs, self.device)
+        self.policy.ranks, self.policy.in_shards = self.ranks, (config.shards or 1) > 1
         self.optimizer = OPTIMIZERS[config.optimizer.name](self.model, config.optimizer, self.device)
-        self.counts = EpochCounts(k, self.device)
+        self.counts = EpochCounts(k, self.device, self.ranks)
         self.ensemble = theory.IterateReservoir(config.ensemble, config.seed) if config.ensemble else None
 
         self.graph = StepGraph(self) if config.graph else None
-
         self.position = Position()
+        # Several shards; None for a batch that is one.
+        self.sharded = ShardedStep(self) if (config.shards or 1) > 1 else None
+
         self.folder = folder or Path(config.out or "")
         self.store, self.log = CheckpointStore(self.folder), MetricsLog(self.folder)
+        self.store.writes = self.log.writes = self.ranks.is_first
         self.progress = progress or Progress(quiet=True)
         self.progress.say(f"{self.device}: {precision_in_words(config.precision, self.device)}")
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
+        self._save_is_due = False
+        self._reading: Reading | None = None
         # Fails when the folder is not the run's any more.
         self.check_folder: Callable[[], None] = lambda: None
 
@@ -159,7 +169,10 @@ class Trainer:
 
     def compute(self, batch: TrainingBatch) -> None:
         """What the device does in a step."""
-        step.take(self, batch)
+        if self.sharded is None:
+            step.take(self, batch)
+        else:
+            self.sharded(batch)
 
     # ---------------------------------------------------------------- between the steps
 
@@ -172,38 +185,62 @@ class Trainer:
         self.position.seconds += seconds
         self.position.epoch_seconds += seconds
 
+    def agree(self) -> None:
+        """After a step the ranks agree on what only some of them know: a signal to stop, a clock that says save, a bar to draw."""
+        every = self.config.checkpoint
+        by_steps = every.steps is not None and self.position.step % every.steps == 0
+        due = by_steps or (every.seconds is not None and self.since_save.seconds >= every.seconds)
+        if self.ranks.size == 1:
+            self._save_is_due = due
+            return
+        known = torch.tensor([self.stop.signal_number or 0, due, self.progress.wants_reading()])
+        signal_number, due, bar = self.ranks.largest(known).tolist()
+        self.stop.signal_number, self._save_is_due = signal_number or None, bool(due)
+        self._reading = self._read() if bar else None
+
     def leave_if_asked(self) -> None:
-        """Saves and raises `Stopped` once a signal asked the run to stop; also called in the middle of an evaluation.
+        """Raises `Stopped` once a signal asked the run to stop; also called in the middle of an evaluation, where ranks tell each other."""
+        if self.stop.requested:
+            raise Stopped(self.stop.signal_number or 0, f"asked to stop at step {self.position.step}")
+
+    @contextmanager
+    def saving_when_stopped(self) -> Iterator[None]:
+        """Saves, once, when the run is stopped inside: on many ranks all of them are.
 
         During the final test nothing is saved: the last epoch is on the disk, and the model holds the weights under test.
         """
-        if self.stop.requested:
+        try:
+            yield
+        except Stopped as stopped:
             path = self.save() if self.position.epoch < self.epochs else self.store.path(LAST)
             self.progress.clear()
             message = f"stopped at step {self.position.step}, saved {path}; --resume continues"
-            raise Stopped(self.stop.signal_number or 0, message)
+            raise Stopped(stopped.signal_number, message) from None
 
     def save_is_due(self) -> bool:
-        every = self.config.checkpoint
-        by_steps = every.steps is not None and self.position.step % every.steps == 0
-        return by_steps or (every.seconds is not None and self.since_save.seconds >= every.seconds)
+        return self._save_is_due
 
     def check_health(self) -> None:
         """Looks at the folder and at the flags that the steps raised on the device; called before anything is logged or saved."""
         self.check_folder()
         last = self.store.path(LAST)
         good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
-        first_bad = int(self.counts.first_bad)
+        parts = (self.sampler, self.attack, self.counts, self.images.train)
+        seen = (int(self.counts.first_bad), [int(part.fault) for part in parts])
+        of_ranks = self.ranks.gather_objects(seen)
+        first_bad = min(first for first, _ in of_ranks)
         if first_bad != NEVER:
             raise TrainingFailed(
                 f"the loss is not finite since step {first_bad}; {good}. Try a lower learning rate"
             )
-        for part in (self.sampler, self.attack, self.counts, self.images.train):
-            if flags := int(part.fault):
-                raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
+        for flags in (flags for _, faults in of_ranks for flags in faults if flags):
+            raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
 
     def reading(self) -> Reading:
-        """What the live bar shows; reads from the device."""
+        """What the live bar shows; reads from the device, or, of many ranks, what they read together."""
+        return self._reading or self._read()
+
+    def _read(self) -> Reading:
         row = self.training_row()
         errors = [error or 0.0 for error in row["class_error"]]
         worst = max(range(len(errors)), key=errors.__getitem__)
@@ -214,14 +251,15 @@ class Trainer:
 
     def training_row(self) -> Row:
         """The epoch's row of metrics.jsonl; reads from the device."""
-        counts, errors = ops.read_tally(self.counts.tally)
+        tally, loss_sum = self.counts.over_ranks()
+        counts, errors = ops.read_tally(tally)
         images, p, position = int(counts.sum()), self.sampler.p, self.position
         return {
             "kind": "train",
             "epoch": position.epoch + 1,
             "step": position.step,
             "lr": self.optimizer.rate,
-            "loss": float(self.counts.loss_sum) / self.steps_per_epoch,
+            "loss": float(loss_sum) / self.steps_per_epoch,
             "robust_error": float(errors.sum()) / max(1, images),
             "class_error": [
                 e / n if n else None for e, n in zip(errors.tolist(), counts.tolist(), strict=True)
@@ -330,14 +368,12 @@ class Trainer:
 
         force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
         """
-        self.store.sweep()
-        found = self.store.newest(self.device)
+        if self.ranks.is_first:
+            self.store.sweep()
+        # The first rank reads for all: the others may be on machines that do not see its disk.
+        on = self.device if self.ranks.size == 1 else torch.device("cpu")
+        found = self.ranks.from_first(lambda: self._newest(on))
         if found is None:
-            if self.log.size:
-                raise InputError(
-                    f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "
-                    "or start afresh with --overwrite"
-                )
             self.progress.say(f"{self.folder} has no checkpoint yet: starting at step 0")
             return
         state, name, complaint = found
@@ -355,6 +391,15 @@ class Trainer:
             self.load_state_dict(state)
             self.log.cut(state["metrics_size"])
         self.progress.say(f"continuing at step {self.position.step}")
+
+    def _newest(self, device: torch.device) -> tuple[dict[str, Any], str, str | None] | None:
+        found = self.store.newest(device)
+        if found is None and self.log.size:
+            raise InputError(
+                f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "
+                "or start afresh with --overwrite"
+            )
+        return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])

@@ -6,7 +6,7 @@ What the sampler, the class errors and the policies are told comes from the move
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,16 @@ class WeightPerturbation:
 
     def perturb(self, loss: Callable[[], Tensor]) -> None:
         """loss: computes the step's loss at the weights as they are."""
+        self.perturb_along(lambda weights: torch.autograd.grad(loss(), weights, allow_unused=True))
+
+    def perturb_along(self, gradients: Callable[[list[nn.Parameter]], Sequence[Tensor | None]]) -> None:
+        """gradients: computes those of the step's loss with respect to the weights it is given, as they are."""
         with torch.no_grad():
             for kept, tensor in zip(self._kept, (*self.weights, *self.buffers), strict=True):
                 kept.copy_(tensor)
-        gradients = torch.autograd.grad(loss(), self.weights, allow_unused=True)
+        found = gradients(self.weights)
         with torch.no_grad():
-            for weight, gradient in zip(self.weights, gradients, strict=True):
+            for weight, gradient in zip(self.weights, found, strict=True):
                 if gradient is not None:
                     weight.add_(gradient * (self.gamma * weight.norm() / (gradient.norm() + TINY)))
             # It holds the weights in bfloat16 as they were: the passes that follow would not see them move.

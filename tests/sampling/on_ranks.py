@@ -79,7 +79,6 @@ def work(rank: int, world_size: int, folder: str) -> None:
         found[f"loader-{name}"] = with_loader(SAMPLERS[name](**place), 60 // world_size)
     found["untold"] = message(lambda: SAMPLERS["class"]().draw(4), InputError)
     found["alone"] = SAMPLERS["class"](world_size=1).draw(GLOBAL_BATCH)
-    found["train"] = message(lambda: cf.train(cf.training.TrainConfig(method="cfol")), InputError)
 
     # Rank 0 has two thirds of the batch, and the last rank nothing.
     uneven = SAMPLERS["class"](**place)

@@ -89,11 +89,6 @@ def test_equal_states_pass_and_others_are_named_on_every_rank(found: Found) -> N
         assert f"({others} against 1)" in rank["other-number"]
 
 
-def test_training_is_refused_in_a_process_group(found: Found) -> None:
-    for rank in found:
-        assert rank["train"].startswith(f"training runs in one process so far, and {len(found)} were started")
-
-
 # ---------------------------------------------------------------- in one process
 
 

@@ -18,7 +18,7 @@ class DrawingAhead:
     def __init__(self, lag: int) -> None:
         self.lag = lag
 
-    def feed(self, draw, steps):
+    def feed(self, draw, steps, first=0):
         ahead = deque()
         for step in range(steps):
             while len(ahead) <= self.lag and step + len(ahead) < steps:
