@@ -37,7 +37,13 @@ NORMALISATION = {
 UNUSED = ("sub_block1.",)
 # A counter that older versions of torch did not store.
 OPTIONAL = ("num_batches_tracked",)
-# A layer of each of torchvision's families, and the beginnings of their names: only those are compared with a file.
+# The last layer of ours, and a layer of each of torchvision's families, with the beginnings of their names: only those whose layer a
+# file has are compared with it.
+OURS = {
+    "linear.weight": ("resnet", "preact", "demo"),
+    "block3.layer.0.bn1.weight": "wrn",
+    "classifier.weight": "vgg",
+}
 FAMILIES: dict[str, str | tuple[str, ...]] = {
     "class_token": "vit_",
     "features.conv0.weight": "densenet",
@@ -89,6 +95,10 @@ def _load(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     # The unpickler may raise anything on bytes that are no pickle.
     except Exception as error:
+        if path.suffix == ".onnx":
+            raise InputError(
+                f"{path}: an ONNX file holds a graph, whose gradients torch does not know: take the checkpoint that it was made from"
+            ) from None
         if "TorchScript" in str(error):
             raise InputError(
                 f"{path} is a TorchScript archive, which holds code: it is not opened. {CONVERT.replace('torch.load(FILE, weights_only=False)', 'torch.jit.load(FILE)')}"
@@ -98,8 +108,6 @@ def _load(path: Path) -> Any:
                 f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. {CONVERT}"
             ) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if path.suffix == ".onnx":
-            reason = "an ONNX file holds a graph: take the checkpoint that it was made from"
         raise InputError(f"{path} is damaged or not a torch checkpoint ({reason})") from None
 
 
@@ -294,14 +302,17 @@ def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], ema: bo
 
 def _recognise(weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int) -> str | None:
     """The network of ours or of torchvision's that the file fits, found with networks that have shapes but no numbers."""
-    others = [
-        f"torchvision:{name}"
-        for layer, names in FAMILIES.items()
-        if any(f".{key}".endswith(f".{layer}") for key in weights)
-        for name in models.torchvision_names()
-        if name.startswith(names)
-    ]
-    for name in [*models.names(), *others]:
+
+    def candidates(families: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+        found = [
+            begins
+            for layer, begins in families.items()
+            if any(f".{key}".endswith(f".{layer}") for key in weights)
+        ]
+        return [name for name in names if any(name.startswith(begins) for begins in found)]
+
+    others = [f"torchvision:{name}" for name in candidates(FAMILIES, models.torchvision_names())]
+    for name in [*candidates(OURS, models.names()), *models.registered_names(), *others]:
         try:
             shapes = models.create_without_numbers(name, classes, image_size, in_channels)
             _matching(weights, shapes.get_submodule("net").state_dict(), name)

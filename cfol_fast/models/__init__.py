@@ -12,6 +12,7 @@ from cfol_fast.models.zoo import (
     published,
     published_weights,
     register,
+    registered_names,
 )
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "published",
     "published_weights",
     "register",
+    "registered_names",
     "torchvision_names",
 ]

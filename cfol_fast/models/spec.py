@@ -65,7 +65,7 @@ class ModelSpec:
             raise InputError("it has no weights")
         try:
             shape = (self.num_classes, self.image_size, self.in_channels)
-            wanted = create_without_numbers(self.name, *shape, mean=self.mean, std=self.std).state_dict()
+            wanted = create_without_numbers(self.name, *shape).state_dict()
         # A description that nobody wrote by training may fail anywhere.
         except Exception as error:
             raise InputError(f"its model {self.name!r} cannot be built: {one_line(error)[:200]}") from None

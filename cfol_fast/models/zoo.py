@@ -56,6 +56,11 @@ def names() -> list[str]:
     return list(OURS)
 
 
+def registered_names() -> list[str]:
+    """The names that others added."""
+    return list(REGISTERED)
+
+
 def register(name: str) -> Callable[[Factory], Factory]:
     """Makes a network of one's own known by name: `@models.register("mine")` above a function of (num_classes, in_channels, image_size).
 
@@ -96,21 +101,32 @@ def create(
         raise InputError(
             f"images need a positive size and channel count, got {image_size} px and {in_channels}"
         )
-    net = _network(name, num_classes, image_size, in_channels)
-    model = nn.Sequential(OrderedDict(normalize=Normalize(in_channels, mean, std), net=net))
+    model = _assembled(name, num_classes, image_size, in_channels, mean, std)
     _check_fit(model, name, num_classes, image_size, in_channels)
     return model
 
 
-def create_without_numbers(*args: Any, **options: Any) -> nn.Module:
-    """`create` on the device "meta": names and shapes, without memory for them."""
+def _assembled(
+    name: str,
+    num_classes: int,
+    image_size: int,
+    in_channels: int,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> nn.Module:
+    net = _network(name, num_classes, image_size, in_channels)
+    return nn.Sequential(OrderedDict(normalize=Normalize(in_channels, mean, std), net=net))
+
+
+def create_without_numbers(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
+    """The model on the device "meta": names and shapes, without memory for them. It may not take such images: `create` tries that."""
     try:
         with torch.device("meta"):
-            return create(*args, **options)
+            return _assembled(name, num_classes, image_size, in_channels)
     except NotImplementedError:
         # torchvision's RegNets compute their widths with tensors.
         with _WeightsOnMeta():
-            return create(*args, **options)
+            return _assembled(name, num_classes, image_size, in_channels)
 
 
 class _WeightsOnMeta(TorchFunctionMode):

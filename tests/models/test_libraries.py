@@ -69,7 +69,7 @@ def test_weights_that_cannot_be_fetched_are_one_sentence(tmp_path, monkeypatch) 
 
 
 def test_shapes_are_known_without_memory_also_where_a_network_counts_with_tensors() -> None:
-    model = models.create_without_numbers("torchvision:regnet_y_400mf", 10, image_size=64)
+    model = models.create_without_numbers("torchvision:regnet_y_400mf", 10, 64, 3)
     assert all(parameter.is_meta for parameter in model.parameters())
     wanted = torchvision.models.regnet_y_400mf(num_classes=10).state_dict()
     found = model.get_submodule("net").state_dict()
@@ -82,9 +82,9 @@ def test_shapes_are_known_without_memory_also_where_a_network_counts_with_tensor
     ("name", "message"),
     [
         ("torchvision:resnet81", "no image classifier 'resnet81'; did you mean torchvision:resnet"),
-        ("torchvision:vit_b_16", r"does not take 3x32x32 images \(its own are 224 px\)"),
+        ("torchvision:squeezenet1_1", r"does not take 3x8x8 images \(its own are 224 px\)"),
     ],
 )
 def test_a_librarys_model_that_is_not_there_or_does_not_fit_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        models.create(name, 10)
+        models.create(name, 10, image_size=8)
