@@ -9,6 +9,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.user_input import Range
 
 NAME = "reproduce"
+FRONTIER = "frontier"
 HELP = (
     "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers"
 )
@@ -20,12 +21,18 @@ table.tex, table.json, the figures and report.html, with the paper's numbers, th
 --scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the embedded images, or on a folder
 of images given with --data.
 
+frontier is no table of the paper: every method, the paper's and later ones, on one network and budget, each with the best of three
+settings, over five seeds. At the mini scale it takes the embedded images, at the small scale any copy of CIFAR-10; at the paper's
+scale it prints the commands.
+
 examples:
   cfol-fast reproduce --list                                   what there is, and what it costs
   cfol-fast reproduce cifar10 --data ~/data --parallel         the main table, one run per GPU
   cfol-fast reproduce cifar10 --scale mini                     without a GPU
   cfol-fast reproduce larger-models --data ~/data --checkpoint erm=cifar_linf_8.pt
   cfol-fast reproduce all --scale mini                         every table and figure, in reproduction/mini
+  cfol-fast reproduce frontier --scale mini --parallel         the fair table of all methods: two hours on two cores
+  cfol-fast reproduce frontier --scale small --data ~/cifar10 --parallel
   cfol-fast reproduce --index results --collect reproduction/mini    keep what matters of it, with a README.md
 """
 
@@ -40,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="one line per recipe: name, runs, cost, what it is"
     )
-    parser.add_argument("--scale", default="paper", choices=("paper", "mini"), help="default: %(default)s")
+    parser.add_argument(
+        "--scale",
+        default="paper",
+        choices=("paper", "small", "mini"),
+        help="small is frontier's alone (default: %(default)s)",
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where runs and tables go (default: reproduction/SCALE)"
     )
@@ -66,7 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Range(0, 1024),
         const=0,
         metavar="N",
-        help="runs at a time, one per GPU; alone: as many as there are GPUs",
+        help="runs at a time, one per GPU; alone: as many as there are GPUs, or cores without one",
+    )
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="for frontier --scale small: the frontier.json whose settings are taken (default: that of the mini scale)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(
@@ -112,6 +130,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.recipes:
         raise InputError("name a recipe, or 'all' (cfol-fast reproduce --list shows them)")
+    if FRONTIER in args.recipes:
+        return _frontier(args)
+    if args.scale == "small" or args.settings is not None:
+        raise InputError(
+            f"--scale small and --settings belong to {FRONTIER}: cfol-fast reproduce {FRONTIER} --scale small"
+        )
     names = [name for given in args.recipes for name in (list_recipes() if given == "all" else [given])]
     if args.dry_run:
         _dry_run(names, args)
@@ -133,6 +157,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _frontier(args: argparse.Namespace) -> int:
+    from cfol_fast.recipes.frontier import carrying_out
+
+    if len(args.recipes) > 1 or args.checkpoint:
+        raise InputError(f"{FRONTIER} is carried out alone, and takes no --checkpoint")
+    if args.dry_run:
+        carrying_out.dry_run(args.scale, args.out, args.data)
+        return 0
+    written = carrying_out.reproduce_frontier(
+        args.scale,
+        args.out,
+        args.data,
+        args.parallel,
+        settings=args.settings,
+        device=args.device,
+        download=args.download,
+        force=args.force,
+        quiet=args.quiet,
+    )
+    if written is not None:
+        print((written / "table.md").read_text(encoding="utf-8"))
+    return 0
+
+
 def _checkpoints(given: list[str]) -> dict[str, Path]:
     found = {}
     for text in given:
@@ -146,18 +194,22 @@ def _checkpoints(given: list[str]) -> dict[str, Path]:
 def _list(args: argparse.Namespace) -> None:
     """Prints one line per recipe, its name first, so that a script can read it."""
     from cfol_fast.recipes import paper
+    from cfol_fast.recipes.frontier import plan as frontier
     from cfol_fast.recipes.planning import plan
     from cfol_fast.recipes.recipe import list_recipes, load_recipe
     from cfol_fast.recipes.reproduction import default_out
 
     out = args.out or default_out(args.scale)
     rows = []
-    for name in list_recipes():
+    for name in list_recipes() if args.scale != "small" else []:
         made = plan(load_recipe(name), args.scale, args.data)
         jobs, missing = made.jobs(), made.missing(out)
         done = f", {len(jobs) - len(missing)} there" if len(missing) < len(jobs) else ""
         runs = f"{len(jobs)} run{'s' if len(jobs) != 1 else ''}{done}"
         rows.append((name, runs, made.cost(), f"{paper.reference(name)}: {made.recipe.title}"))
+    table = frontier.read()
+    count, cost = frontier.outline(table, table.scales[args.scale])
+    rows.append((FRONTIER, f"{count} runs", cost, table.title))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         print("  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]))

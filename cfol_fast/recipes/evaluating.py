@@ -72,11 +72,27 @@ def evaluate_all(
             attack = cell.attack or {"kind": "pgd", "steps": config.test.steps, "step": config.test.step}
             file.parent.mkdir(parents=True, exist_ok=True)
             _write(file, model, bundle, config, attack, device)
-        for job, file in _open_evaluations(plan, cell, out):
+        for job, _ in _open_evaluations(plan, cell, out):
             assert cell.attack is not None
-            say(f"testing {job.name} with {cell.attack['kind']}")
-            model = load_checkpoint(_kept(job, out, plan.recipe.checkpoint), choose_device(device))
-            _write(file, model, load(job.config), job.config, cell.attack, device)
+            evaluate_run(job, out, cell.attack, plan.recipe.checkpoint, device, load, say)
+
+
+def evaluate_run(
+    job: Job,
+    out: Path,
+    attack: dict[str, Any],
+    checkpoint: str,
+    device: str,
+    load: Callable[[TrainConfig], ImageData],
+    say: Say,
+) -> Path:
+    """The file with the evaluation of a run's checkpoint under an attack, which is made if it is not there yet."""
+    file = job.evaluation_file(out, attack, checkpoint)
+    if not file.exists():
+        say(f"testing {job.name} with {attack['kind']}")
+        model = load_checkpoint(_kept(job, out, checkpoint), choose_device(device))
+        _write(file, model, load(job.config), job.config, attack, device)
+    return file
 
 
 def _kept(job: Job, out: Path, checkpoint: str) -> Path:

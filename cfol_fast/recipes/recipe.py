@@ -167,7 +167,8 @@ def read_recipe(path: Path, source: str) -> Recipe:
 T = TypeVar("T")
 
 
-def _build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
+def build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
+    """A dataclass from a table of a TOML file; names and types are checked. given: fields that are made already."""
     if not isinstance(tree, Mapping):
         raise InputError(f"{where}: expected a table, got {tree!r}")
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -189,9 +190,9 @@ def _build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
 def _entry(tree: Any, where: str) -> Entry:
     given = {}
     if isinstance(tree, Mapping) and "pretrained" in tree:
-        given["pretrained"] = _build(Pretrained, tree["pretrained"], f"{where}, pretrained")
+        given["pretrained"] = build(Pretrained, tree["pretrained"], f"{where}, pretrained")
         tree = {key: value for key, value in tree.items() if key != "pretrained"}
-    return _build(Entry, tree, where, **given)
+    return build(Entry, tree, where, **given)
 
 
 def _recipe(name: str, source: str, tree: dict[str, Any], where: str) -> Recipe:
@@ -199,7 +200,7 @@ def _recipe(name: str, source: str, tree: dict[str, Any], where: str) -> Recipe:
         check_shape(tree.get(key, []), [{str: object}], f"{where}: {key}")
 
     def many(key: str, kind: type[T]) -> list[T]:
-        return [_build(kind, item, f"{where}, {key} {i + 1}") for i, item in enumerate(tree.get(key, []))]
+        return [build(kind, item, f"{where}, {key} {i + 1}") for i, item in enumerate(tree.get(key, []))]
 
     given: dict[str, Any] = {
         "name": name,
@@ -216,7 +217,7 @@ def _recipe(name: str, source: str, tree: dict[str, Any], where: str) -> Recipe:
         given["reference"] = _entry(tree["reference"], f"{where}, reference")
     rest = {key: value for key, value in tree.items() if key in ("name", "source") or key not in given}
     rest.setdefault("numbers", [name])
-    return _build(Recipe, rest, where, **given)
+    return build(Recipe, rest, where, **given)
 
 
 def _check(recipe: Recipe, where: str) -> None:

@@ -17,8 +17,10 @@ import torch
 
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.recipes.planning import Job
-from cfol_fast.runs.config import from_dict, to_dict
+from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
+from cfol_fast.runs.run_folder import OFFSETS, RESULT
 from cfol_fast.training import train
+from cfol_fast.training.offsets import fit_offsets
 from cfol_fast.training.signals import StopRequest
 
 Say = Callable[[str], None]
@@ -26,19 +28,17 @@ POLL_SECONDS = 0.2
 
 
 def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
-    """The environment of each worker process; empty for "in this process". `parallel` 0: as many as there are GPUs."""
+    """The environment of each worker process; empty for "in this process". `parallel` 0: as many as there are GPUs or else cores."""
     if parallel is None:
         return []
     if parallel < 0:
         raise InputError(f"--parallel takes the number of runs at a time, got {parallel}")
     gpus = 0 if device == "cpu" else torch.cuda.device_count()
     if gpus == 0:
-        if parallel == 0:
-            raise InputError(
-                "--parallel runs one run per GPU and this machine has none; --parallel 2 runs two on the CPU"
-            )
-        share = max(1, torch.get_num_threads() // parallel)
-        return [{"OMP_NUM_THREADS": str(share)} for _ in range(parallel)]
+        cores = len(os.sched_getaffinity(0))
+        # A small network gains less from a second thread than from a second run.
+        count = parallel or cores
+        return [{"OMP_NUM_THREADS": str(max(1, cores // count))} for _ in range(count)]
     count = parallel or gpus
     if count > gpus:
         raise InputError(f"--parallel {parallel}: this machine has {gpus} GPU(s), and each takes one run")
@@ -47,28 +47,47 @@ def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
 
 
 def run_all(
-    jobs: Sequence[Job], out: Path, environments: Sequence[dict[str, str]], force: bool, quiet: bool, say: Say
+    jobs: Sequence[Job],
+    out: Path,
+    environments: Sequence[dict[str, str]],
+    force: bool,
+    quiet: bool,
+    say: Say,
+    offsets: bool = False,
 ) -> None:
-    """Trains every job that has no result yet; a run that was interrupted continues."""
-    todo = [job for job in jobs if not job.finished(out)]
+    """Trains every job that has no result yet; a run that was interrupted continues. offsets: and fits class offsets on each."""
+    todo = [job for job in jobs if not _done(job.folder(out), offsets)]
     if not todo:
         return
     (out / "runs").mkdir(parents=True, exist_ok=True)
     if environments:
-        _in_processes(todo, out, list(environments), force, say)
+        _in_processes(todo, out, list(environments), force, say, offsets)
         return
     for i, job in enumerate(todo):
         say(f"run {i + 1} of {len(todo)}: {job.name}")
-        carry_out(job, out, force, quiet)
+        carry_out(job, out, force, quiet, offsets)
 
 
-def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False) -> None:
+def _done(folder: Path, offsets: bool) -> bool:
+    return (folder / RESULT).exists() and (not offsets or (folder / OFFSETS).exists())
+
+
+def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False, offsets: bool = False) -> None:
     """One run in this process, continued where its folder stands."""
     job.config.out = str(job.folder(out))
-    train(job.config, resume="auto", force=force, quiet=quiet)
+    _carry_out(job.config, force, quiet, offsets)
 
 
-def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say) -> None:
+def _carry_out(config: TrainConfig, force: bool, quiet: bool, offsets: bool) -> None:
+    train(config, resume="auto", force=force, quiet=quiet)
+    folder = Path(config.out or "")
+    if not _done(folder, offsets):
+        fit_offsets(folder, device=config.device)
+
+
+def _in_processes(
+    todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say, offsets: bool = False
+) -> None:
     """Each worker takes the next run as soon as it is free. A failed run stops new ones; those under way are finished."""
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
     failed: list[str] = []
@@ -84,7 +103,7 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
                 while waiting and free and not failed:
                     job, place = waiting.pop(0), free.pop(0)
                     job.config.out = str(job.folder(out))
-                    process = _start(job, place, out / "runs" / f"{job.name}.log", force)
+                    process = _start(job, place, out / "runs" / f"{job.name}.log", force, offsets)
                     running.append((process, job, place))
                     say(f"started {job.name} ({', '.join(f'{k}={v}' for k, v in place.items())})")
                 if failed:
@@ -112,7 +131,9 @@ def _in_processes(todo: list[Job], out: Path, free: list[dict[str, str]], force:
         )
 
 
-def _start(job: Job, place: dict[str, str], log: Path, force: bool) -> subprocess.Popen[bytes]:
+def _start(
+    job: Job, place: dict[str, str], log: Path, force: bool, offsets: bool = False
+) -> subprocess.Popen[bytes]:
     """A worker. It gets its order through a pipe that stays open: when this process dies, however it dies, the worker notices."""
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -126,7 +147,8 @@ def _start(job: Job, place: dict[str, str], log: Path, force: bool) -> subproces
     assert process.stdin is not None
     # A worker that died at once is seen by its exit status.
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps({"config": to_dict(job.config), "force": force}).encode() + b"\n")
+        order = {"config": to_dict(job.config), "force": force, "offsets": offsets}
+        process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
     return process
 
@@ -156,7 +178,7 @@ def main() -> int:
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        train(from_dict(order["config"]), resume="auto", force=order["force"])
+        _carry_out(from_dict(order["config"]), order["force"], False, order["offsets"])
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal_number

@@ -122,7 +122,31 @@ class Matrix:
     note: str = ""
 
 
-Chart = BarChart | LineChart | DotChart | Matrix
+@dataclass(frozen=True)
+class Point:
+    """One method: its two values and, where they are known, the intervals of both."""
+
+    name: str
+    colour: Colour
+    x: float
+    y: float
+    x_interval: tuple[float, float] | None = None
+    y_interval: tuple[float, float] | None = None
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class ScatterChart:
+    """Two measures against each other, a cross of intervals around each point; names stand in the margin, with a thin line."""
+
+    title: str
+    points: list[Point]
+    x_label: str
+    y_label: str
+    note: str = ""
+
+
+Chart = BarChart | LineChart | DotChart | Matrix | ScatterChart
 
 
 @dataclass(frozen=True)

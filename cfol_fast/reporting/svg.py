@@ -18,6 +18,7 @@ from cfol_fast.reporting.chart import (
     Line,
     LineChart,
     Matrix,
+    ScatterChart,
     Series,
     share_ticks,
     spread,
@@ -41,6 +42,8 @@ def draw(chart: Chart, width: float) -> Canvas:
         _lines(canvas, chart)
     elif isinstance(chart, DotChart):
         _dots(canvas, chart)
+    elif isinstance(chart, ScatterChart):
+        _scatter(canvas, chart)
     else:
         _matrix(canvas, chart)
     return canvas
@@ -364,3 +367,46 @@ def _matrix(canvas: Canvas, chart: Matrix) -> None:
                     middle = y + tall / 2 + number_size * 0.36
                     canvas.text(x + size / 2, middle, f"{100 * share:.0f}", kind, "middle", style)
     canvas.height = start + tall * len(chart.rows) + 4
+
+
+def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
+    def ends(axis: str) -> tuple[float, float]:
+        known = [getattr(point, axis) for point in chart.points]
+        known += [end for point in chart.points for end in getattr(point, f"{axis}_interval") or ()]
+        low, high = min(known), max(known)
+        margin = max(0.08 * (high - low), 0.005)
+        return max(0.0, low - margin), min(1.0, high + margin)
+
+    (x_low, x_high), (y_low, y_high) = ends("x"), ends("y")
+    room = min(max(text_width(point.name, SMALL) for point in chart.points) + 30, 0.42 * canvas.width)
+    left, right, start = 32.0, canvas.width - room, 22.0
+    end = start + max(260.0, min(420.0, canvas.width * 0.5), 13.5 * len(chart.points))
+
+    def x_of(value: float) -> float:
+        return left + (right - left) * (min(max(value, x_low), x_high) - x_low) / (x_high - x_low)
+
+    def y_of(value: float) -> float:
+        return end - (end - start) * (min(max(value, y_low), y_high) - y_low) / (y_high - y_low)
+
+    canvas.text(0, 12, chart.y_label, "axis")
+    for value in ticks(y_low, y_high, 6):
+        canvas.line(left, y_of(value), right, y_of(value), "grid")
+        canvas.text(left - 7, y_of(value) + 4, f"{100 * value:g}", "axis", "end")
+    for value in ticks(x_low, x_high, 6 if canvas.width > 500 else 3):
+        canvas.line(x_of(value), start, x_of(value), end, "grid")
+        canvas.text(x_of(value), end + 16, f"{100 * value:g}", "axis", "middle")
+    canvas.text((left + right) / 2, end + 33, chart.x_label, "axis", "middle")
+    heights = spread([y_of(point.y) for point in chart.points], 13.5, start, end)
+    for point, height in zip(chart.points, heights, strict=True):
+        x, y = x_of(point.x), y_of(point.y)
+        title = f"{point.name}: average {percent(point.x)} %, worst class {percent(point.y)} %"
+        canvas.path([(x, y), (right + 4, height), (right + 14, height)], "leader")
+        with canvas.group(point.colour, "item", title):
+            if point.x_interval is not None:
+                canvas.line(x_of(point.x_interval[0]), y, x_of(point.x_interval[1]), y, "cross")
+            if point.y_interval is not None:
+                canvas.line(x, y_of(point.y_interval[0]), x, y_of(point.y_interval[1]), "cross")
+            canvas.circle(x, y, 6.5 if point.strong else 5, "dot")
+            kind = "small own" + " bold" * point.strong
+            canvas.text(right + 18, height + 4, shorten(point.name, room - 20, SMALL), kind)
+    canvas.height = end + 38

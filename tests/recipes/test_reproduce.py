@@ -259,14 +259,14 @@ def test_autoattack_is_asked_for_before_anything_is_trained(
         reproduce("autoattack", "mini", tmp_path, say=silent)
 
 
-def test_parallel_needs_gpus_or_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_takes_the_gpus_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert workers(None) == []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(InputError, match="--parallel 2"):
-        workers(0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    assert workers(0) == [{"OMP_NUM_THREADS": "1"}] * 4
+    assert workers(2) == [{"OMP_NUM_THREADS": "2"}] * 2
     with pytest.raises(InputError, match="got -1"):
         workers(-1)
-    assert len(workers(2)) == 2
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert workers(0) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
@@ -279,7 +279,7 @@ def test_parallel_needs_gpus_or_a_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_list_names_recipes_runs_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["reproduce", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list_recipes()
+    assert [line.split()[0] for line in lines] == [*list_recipes(), "frontier"]
     assert "4 runs" in lines[0]
     assert "GPU hours" in lines[0]
     assert "Table 1" in lines[0]

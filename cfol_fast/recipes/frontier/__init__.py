@@ -1,0 +1,9 @@
+"""The fair table (`cfol-fast reproduce frontier`): every method on one network, schedule and budget, with statistics that hold.
+
+`rows.toml` says what is compared, `plan` makes runs of it, `carrying_out` trains and tests them, `facts` computes every number from
+the runs' files, and `text`, `drawing` and `headline` show the facts and nothing else.
+"""
+
+from cfol_fast.recipes.frontier.carrying_out import NAME, reproduce_frontier
+
+__all__ = ["NAME", "reproduce_frontier"]

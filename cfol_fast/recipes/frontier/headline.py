@@ -1,0 +1,66 @@
+"""The README's headline: ERM, CFOL and the best rival by all three checkpoint rules over the seeds, with intervals.
+
+`python -m cfol_fast.recipes.frontier.headline results/mini/frontier.json README.md` writes it between its two marks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.recipes.frontier.plan import CFOL, ERM
+from cfol_fast.recipes.frontier.text import RULES, interval_text, row_of
+from cfol_fast.reporting import Cell, Row, Table
+from cfol_fast.reporting.wording import attack_phrase, points
+from cfol_fast.runs.comparisons import SHOWN
+from cfol_fast.runs.json_files import read_object
+
+BEGIN, END = "<!-- headline: written by cfol_fast.recipes.frontier.headline -->", "<!-- end of headline -->"
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """A sentence for each declared comparison that is shown, or that none is; then the table."""
+    rows = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
+    shown = [item for item in facts["declared"] if item["verdict"] == SHOWN]
+    sentences = [
+        f"{item['text']}: {points(item['mean'])} points (95 % interval {points(item['interval'][0])} to {points(item['interval'][1])}, "
+        f"{len(item['values'])} seeds)."
+        for item in shown
+    ]
+    none = f"None of the {len(facts['declared'])} declared differences of the worst class is shown over the seeds."
+    lines = []
+    for rule in ("last", "best-average", "best-worst"):
+        for number, row in enumerate(rows):
+            robust = row["rules"][rule]["robust"]
+            cells = [Cell(interval_text(robust[metric])) for metric in ("worst", "tail", "average")]
+            lines.append(Row([RULES[rule] if number == 0 else "", row["title"]], cells))
+    table = Table(
+        "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
+    )
+    seeds = min(len(row["seeds"]) for row in rows)
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds [95 % interval]; {facts['setting']}."
+    return "\n\n".join([" ".join(sentences) or none, table.markdown().rstrip(), what]) + "\n"
+
+
+def put_into(text: str, headline: str, where: str) -> str:
+    """The page with the headline between its marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(
+            f"{where} has no place for the headline: put {BEGIN} and {END} on lines of their own"
+        )
+    return f"{before}{BEGIN}\n{headline}{END}{after}"
+
+
+def main(facts: Path, page: Path) -> None:
+    made = put_into(page.read_text(encoding="utf-8"), markdown(read_object(facts)), str(page))
+    atomic.write_text(page, made)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,301 @@
+"""The fair table in words and tables, from its facts alone.
+
+A sentence that claims a difference is one of the declared comparisons and says its verdict; everything else is called descriptive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cfol_fast.recipes.frontier.facts import METRICS, RULE
+from cfol_fast.recipes.frontier.plan import CFOL, ERM
+from cfol_fast.reporting import Cell, Row, Table
+from cfol_fast.reporting.wording import attack_phrase, percent, points
+from cfol_fast.runs.comparisons import CONTRADICTED, SHOWN
+
+Facts = Mapping[str, Any]
+RULES = {
+    "best-average": "best average",
+    "best-worst": "best worst class",
+    "last": "last epoch",
+    "ema-best-average": "weight average, best average",
+    "ema-best-worst": "weight average, best worst class",
+    "ema-last": "weight average, last epoch",
+    "offsets": "best average, with class offsets",
+}
+DESCRIPTIVE = "Descriptive: intervals of single figures, not corrected for how many there are."
+
+
+def interval_text(found: Mapping[str, Any]) -> str:
+    """24.3 [10.1, 38.5]: the mean over the seeds and its 95 % interval."""
+    interval = found["interval"]
+    if interval is None:
+        return percent(found["mean"])
+    return f"{percent(found['mean'])} [{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def setting_text(settings: Mapping[str, Any]) -> str:
+    return (
+        ", ".join(
+            f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in settings.items()
+        )
+        or "–"
+    )
+
+
+def row_of(facts: Facts, name: str | None) -> Mapping[str, Any] | None:
+    return next((row for row in facts["rows"] if row["name"] == name), None)
+
+
+def _rows(facts: Facts, cells: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> list[Row]:
+    """A row for each method, grouped by base. cells: row -> its cells."""
+    made: list[Row] = []
+    base = None
+    for row in facts["rows"] if rows is None else rows:
+        made.append(
+            Row([row["base"] if row["base"] != base else "", row["title"]], cells(row), row["base"] != base)
+        )
+        base = row["base"]
+    return made
+
+
+def _best(rows: list[Row], lowest: Sequence[int] = ()) -> list[Row]:
+    """The best mean of each column marked. lowest: columns in which the smallest is the best."""
+    for place in range(len(rows[0].cells)):
+        values = [row.cells[place].value for row in rows if row.cells[place].value is not None]
+        best = (min if place in lowest else max)(values, default=None)  # type: ignore[type-var]
+        for row in rows:
+            cell = row.cells[place]
+            if cell.value is not None and cell.value == best:
+                row.cells[place] = Cell(cell.text, cell.value, best=True)
+    return rows
+
+
+def _figures(found: Mapping[str, Any]) -> list[Cell]:
+    return [Cell(interval_text(found[metric]), found[metric]["mean"]) for metric in METRICS]
+
+
+def main_tables(facts: Facts) -> list[Table]:
+    seeds = sorted({len(row["seeds"]) for row in facts["rows"]})
+    several = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    made = []
+    for kind, title in (("robust", attack_phrase(facts["attack"])), ("clean", "Clean images")):
+        rows = _best(_rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind])), (4,))
+        made.append(
+            Table(
+                kind,
+                title,
+                f"Test accuracy in percent of the best-average checkpoint, mean over {several} [95 % t-interval]. {DESCRIPTIVE}",
+                ["Base", "Method"],
+                list(METRICS.values()),
+                rows,
+            )
+        )
+    return made
+
+
+def checkpoint_table(facts: Facts) -> Table:
+    """Worst class and average under attack by every rule that keeps a checkpoint, with the weights' average and class offsets."""
+    rules = [rule for rule in RULES if any(rule in row["rules"] for row in facts["rows"])]
+
+    def cells(row: Mapping[str, Any]) -> list[Cell]:
+        made = []
+        for rule in rules:
+            found = row["rules"].get(rule)
+            worst = found and found["robust"]["worst"]
+            text = (
+                "–"
+                if not found
+                else f"{interval_text(worst)} · {percent(found['robust']['average']['mean'])}"
+            )
+            made.append(Cell(text, worst["mean"] if found else None))
+        return made
+
+    return Table(
+        "rules", "Which checkpoint", f"Robust worst class, mean [95 % t-interval], then the average, by the rule that keeps the checkpoint. {DESCRIPTIVE}",
+        ["Base", "Method"], [RULES[rule] for rule in rules], _best(_rows(facts, cells)),
+    )  # fmt: skip
+
+
+def price_table(facts: Facts) -> Table | None:
+    """What a row pays against its base: average, the class that loses most, how many lose, precision beside recall."""
+    rows = [row for row in facts["rows"] if "price" in row]
+    if not rows:
+        return None
+
+    def cells(row: Mapping[str, Any]) -> list[Cell]:
+        price = row["price"]
+        loss, pair = price["largest_loss"], lambda key: " → ".join(percent(value) for value in price[key])
+        return [
+            Cell(points(price["average"])),
+            Cell(f"{loss['class']} {points(loss['change'])}" if loss["change"] < 0 else "none"),
+            Cell(f"{price['losing']} of {price['classes']}"),
+            Cell(price["favoured"]),
+            Cell(pair("recall")),
+            Cell(pair("precision")),
+            Cell(" → ".join(f"{value:.0f}" for value in price["false_alarms"])),
+        ]
+
+    columns = [
+        "Average",
+        "Largest loss of a class",
+        "Classes that lose",
+        "Base's worst class",
+        "its recall",
+        "its precision",
+        "images of others taken for it",
+    ]
+    return Table(
+        "price", "The price", "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent.",
+        ["Base", "Method"], columns, _rows(facts, cells, rows), words=True,
+    )  # fmt: skip
+
+
+def autoattack_table(facts: Facts) -> Table | None:
+    rows = [row for row in facts["rows"] if "autoattack" in row]
+    if not rows:
+        return None
+
+    def cells(row: Mapping[str, Any]) -> list[Cell]:
+        found = row["autoattack"]
+        made = []
+        for metric in METRICS:
+            value, limits = found["robust"][metric]["mean"], found["limits"].get(metric)
+            text = percent(value) + (f" [{percent(limits[0])}, {percent(limits[1])}]" if limits else "")
+            made.append(Cell(text, value))
+        return made
+
+    images = rows[0]["autoattack"]["images"]
+    return Table(
+        "autoattack", "AutoAttack", f"One seed, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
+        f"whichever classes they are]. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
+    )  # fmt: skip
+
+
+def declared_table(facts: Facts) -> Table:
+    rows = []
+    for item in facts["declared"]:
+        interval = item["interval"]
+        text = points(item["mean"]) + (f" [{points(interval[0])}, {points(interval[1])}]" if interval else "")
+        cells = [
+            Cell(text),
+            Cell(str(len(item["values"]))),
+            Cell(f"{item['adjusted']:.3g}"),
+            Cell(item["verdict"]),
+        ]
+        rows.append(Row([item["text"]], cells))
+    return Table(
+        "declared", "The declared comparisons", "Declared before any run: two-sided, best-average checkpoint, paired over seeds; Holm over the three. "
+        "Difference in points [95 % t-interval of it alone].", ["Comparison"], ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
+    )  # fmt: skip
+
+
+def budget_table(facts: Facts) -> Table:
+    def cells(row: Mapping[str, Any]) -> list[Cell]:
+        passes = row["passes"]
+        return [
+            *(Cell(f"{passes[key] / 1e6:.2f}") for key in ("forward", "backward", "holdout")),
+            Cell(str(len(row["seeds"]))),
+            Cell(setting_text(row["settings"])),
+        ]
+
+    return Table(
+        "budget", "Budget and settings", "Images times passes of one run, in millions: forward and backward in training, and both on the hold-out.",
+        ["Base", "Method"], ["forward", "backward", "hold-out", "seeds", "setting"], _rows(facts, cells), words=True,
+    )  # fmt: skip
+
+
+def search_table(facts: Facts) -> Table | None:
+    titles = {row["name"]: row["title"] for row in facts["rows"]}
+    rows, last = [], None
+    for item in facts["search"]:
+        held = item["holdout"]
+        cells = [
+            Cell(setting_text(item["settings"])),
+            *(Cell(percent(held[m])) for m in ("average", "tail", "worst")),
+        ]
+        rows.append(
+            Row(
+                [titles.get(item["row"], item["row"]) if item["row"] != last else ""],
+                [*cells, Cell("chosen" if item["chosen"] else "")],
+            )
+        )
+        last = item["row"]
+    if not rows:
+        return None
+    return Table(
+        "search", "The settings that were tried", f"On the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
+        "at the epoch with the best average.", ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
+    )  # fmt: skip
+
+
+def findings(facts: Facts) -> list[str]:
+    """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared and shown."""
+    lines = []
+    for item in facts["declared"]:
+        how = {SHOWN: "is shown", CONTRADICTED: "is contradicted"}.get(item["verdict"], "is not shown")
+        interval = item["interval"]
+        within = f", 95 % interval {points(interval[0])} to {points(interval[1])}" if interval else ""
+        lines.append(
+            f"{item['text']}: {how} ({points(item['mean'])} points{within}; {len(item['values'])} seeds)."
+        )
+    ranked = sorted(facts["rows"], key=lambda row: -row["rules"][RULE]["robust"]["worst"]["mean"])
+    best, places = ranked[0], [row["name"] for row in ranked]
+    average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
+    lines.append(
+        f"Descriptively: the best worst class is {best['title']}'s, {interval_text(best['rules'][RULE]['robust']['worst'])} %; the best average "
+        f"{average['title']}'s, {interval_text(average['rules'][RULE]['robust']['average'])} %."
+    )
+    if CFOL in places:
+        lines.append(f"CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class.")
+    for name in dict.fromkeys([CFOL, best["name"]]):
+        row = row_of(facts, name)
+        if row is not None and "price" in row:
+            price = row["price"]
+            lines.append(
+                f"The price of {row['title']}: {points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes lose, "
+                f"{price['largest_loss']['class']} most ({points(price['largest_loss']['change'])}); {price['favoured']} is recognised in "
+                f"{percent(price['recall'][0])} → {percent(price['recall'][1])} %, and right in {percent(price['precision'][0])} → "
+                f"{percent(price['precision'][1])} % of the images taken for it."
+            )
+    if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
+        lines.append(f"The best rival, chosen on the hold-out, is {rival['title']}.")
+    if (erm := row_of(facts, ERM)) and erm["rules"][RULE]["robust"]["worst"]["mean"] < 0.05:
+        lines.append("ERM-AT's worst class is under 5 %: this setting is too hard for a fine comparison.")
+    return lines
+
+
+def tables(facts: Facts) -> list[Table]:
+    made = [
+        declared_table(facts), *main_tables(facts), checkpoint_table(facts), price_table(facts), autoattack_table(facts),
+        budget_table(facts), search_table(facts),
+    ]  # fmt: skip
+    return [table for table in made if table is not None]
+
+
+def markdown(facts: Facts) -> str:
+    return f"# {facts['title']}\n\n{markdown_body(facts)}"
+
+
+def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
+    parts = [
+        f"{facts['setting'][0].upper()}{facts['setting'][1:]}.",
+        "\n".join(f"- {line}" for line in findings(facts)),
+    ]
+    parts.append(f"![The average against the worst class, under attack]({figure})")
+    for table in tables(facts):
+        parts += [f"**{table.title}.** {table.caption}", table.markdown().rstrip()]
+    common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
+    versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
+    scaled = (
+        ""
+        if facts["eta_times"] == 1
+        else f" Step sizes of bandits are {facts['eta_times']:g} times those listed."
+    )
+    parts.append(
+        f"Every run: {common}.{scaled} Made by `{facts['command']}`: {sum(len(row['runs']) for row in facts['rows'])} runs in the table, "
+        f"{facts['seconds'] / 60:.0f} minutes of training and testing{versions}."
+    )
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,121 @@
+"""The fair table, carried out: settings chosen on the hold-out of their own seed, seeds trained, every figure from files."""
+
+import json
+
+import pytest
+
+from cfol_fast import data
+from cfol_fast.errors import InputError
+from cfol_fast.recipes import runner
+from cfol_fast.recipes.frontier import facts, reproduce_frontier
+from cfol_fast.runs import predictions
+from tests.recipes import tiny_frontier
+from tests.training.tiny import few_images
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory):
+    """Two rows, two seeds, one epoch; with offsets."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(data, "load", few_images())
+    patch.setattr("cfol_fast.recipes.reproduction.load_data", few_images())
+    folder = tmp_path_factory.mktemp("frontier")
+    rows = tiny_frontier.write(folder / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
+    said: list[str] = []
+    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=said.append, rows=rows)
+    yield folder, rows, said
+    patch.undo()
+
+
+@pytest.fixture
+def made(carried_out):
+    return json.loads((carried_out[0] / "mini/frontier/frontier.json").read_text())
+
+
+def test_the_setting_is_the_best_on_the_hold_out_of_a_seed_of_its_own(made):
+    tried = [item for item in made["search"] if item["row"] == "cfol"]
+    assert [item["settings"] for item in tried] == [{"eta": 1e-4}, {"eta": 2e-4}]
+    assert all("seed9" in item["run"] for item in tried)
+    best = max(tried, key=lambda item: (item["holdout"]["worst"], item["holdout"]["average"]))
+    assert [item for item in tried if item["chosen"]] == [best]
+    cfol = next(row for row in made["rows"] if row["name"] == "cfol")
+    assert cfol["settings"] == best["settings"]
+    assert cfol["seeds"] == [0, 1]
+
+
+def test_the_search_sees_no_test_image_under_a_real_attack(carried_out, made):
+    config = json.loads((carried_out[0] / "mini/runs" / made["search"][0]["run"] / "config.json").read_text())
+    assert (config["test"]["steps"], config["ema"]["decay"]) == (1, 0.0)
+
+
+def test_every_row_has_every_rule_the_average_of_the_weights_and_offsets(made):
+    for row in made["rows"]:
+        assert row["rules"].keys() >= {"last", "best-average", "best-worst", "offsets", "ema-best-average"}
+        assert row["rules"]["best-average"]["robust"].keys() == facts.METRICS.keys()
+
+
+def test_the_figures_are_those_of_the_predicted_classes(carried_out, made):
+    runs = carried_out[0] / "mini/runs"
+    for row in made["rows"]:
+        for rule in ("last", "best-average"):
+            worst = []
+            for name in row["runs"]:
+                result = json.loads((runs / name / "result.json").read_text())
+                labels, kept = predictions.read(runs / name, result)
+                worst.append(predictions.accuracy(labels, kept[rule]["robust"], result["classes"]).worst)
+            assert row["rules"][rule]["robust"]["worst"]["values"] == pytest.approx(worst, abs=1e-6)
+
+
+def test_the_comparison_of_cfol_and_erm_is_declared(made):
+    assert [(item["better"], item["than"]) for item in made["declared"]] == [("cfol", "erm")]
+    assert made["rival"] is None
+
+
+def test_autoattack_is_left_to_the_rows_that_are_named(made):
+    assert not any("autoattack" in row for row in made["rows"])
+
+
+def test_the_page_and_the_table_are_written(carried_out):
+    folder = carried_out[0] / "mini/frontier"
+    table = (folder / "table.md").read_text()
+    assert "**The declared comparisons.**" in table
+    assert "**The settings that were tried.**" in table
+    assert (folder / "frontier.svg").exists()
+    assert "The price" in (folder / "report.html").read_text()
+
+
+def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):
+    folder, rows, _ = carried_out
+    monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained again"))
+    said: list[str] = []
+    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=said.append, rows=rows)
+    assert any("4 runs, 4 of them there already" in line for line in said)
+
+
+def test_settings_of_the_small_scale_come_from_the_mini_scale(tmp_path):
+    rows = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
+    with pytest.raises(InputError, match="settings come from the mini scale"):
+        reproduce_frontier("small", tmp_path / "small", say=lambda line: None, rows=rows)
+
+
+def test_the_small_scale_says_which_data_it_needs(carried_out, tmp_path):
+    folder, rows, _ = carried_out
+    taken = folder / "mini/frontier/frontier.json"
+    with pytest.raises(InputError, match="frontier needs the data set cifar10"):
+        reproduce_frontier(
+            "small", tmp_path / "x", settings=taken, device="cpu", say=lambda line: None, rows=rows
+        )
+
+
+def test_an_interrupted_table_goes_on_where_it_stopped(carried_out, monkeypatch):
+    """A run whose offsets are missing is not trained again, but its offsets are fitted."""
+    folder, rows, _ = carried_out
+    name = json.loads((folder / "mini/frontier/frontier.json").read_text())["rows"][0]["runs"][0]
+    file = folder / "mini/runs" / name / "offsets.json"
+    before = file.read_bytes()
+    file.unlink()
+    monkeypatch.setattr(runner, "train", lambda *_, **__: None)
+    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=lambda line: None, rows=rows)
+    assert json.loads(file.read_text())["offsets"] == json.loads(before)["offsets"]
