@@ -79,6 +79,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "FACTOR",
         "thin the classes exponentially: the largest has FACTOR times the smallest",
     ),
+    (
+        "--crop",
+        "data.crop",
+        "KIND",
+        "random-resized: what ImageNet training does, for large images (data.crop_scale, data.crop_ratio); own: the data set's (default: own)",
+    ),
     ("--seed", "seed", "S", "default: 0"),
     ("--device", "device", "DEV", "auto, cpu, cuda, cuda:1 (default: auto)"),
     (

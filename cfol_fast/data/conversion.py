@@ -6,7 +6,6 @@ labels, places and a few images are in memory at a time, and nothing is written 
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ import torch
 from cfol_fast.data.beton import as_jpeg, check_written
 from cfol_fast.data.beton_layout import JPG, LONGEST_SIDE, RAW, BetonWriter
 from cfol_fast.data.decoding import (
+    SAMPLES,
     TURNS,
     UNREADABLE,
     Listing,
@@ -43,13 +43,12 @@ from cfol_fast.data.registry import (
     DataSpec,
     thinned_note,
 )
+from cfol_fast.data.room import check_disk
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
 
 # Of a JPEG file that is copied.
 MOST_BYTES = 1 << 28
-# Images that are stored for nothing first, to know how much room all of them will take.
-SAMPLES = 64
 # Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody shows.
 JPEG_FORMATS = ("JPEG", "MPO")
 JPEG_NAMES = (".jpg", ".jpeg")
@@ -176,16 +175,13 @@ class Conversion:
 
     def check_room(self, splits: list[str], folder: Path) -> None:
         """Refuses to begin what the disk cannot hold, by the size of a few images of each part."""
-        needed = sum(self._bytes_of(self.parts[split]) for split in splits)
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            way_out = "choose another --out, or a smaller --size or --quality"
-            if self.mode == "raw":
-                way_out = "choose another --out, a smaller --size, or --mode jpg"
-            raise InputError(
-                f"{folder} has {free / 2**30:,.1f} GiB free, {sum(len(self.parts[s]) for s in splits):,} images need about "
-                f"{needed / 2**30:,.1f} GiB: {way_out}"
-            )
+        check_disk(
+            f"{sum(len(self.parts[split]) for split in splits):,} images",
+            sum(self._bytes_of(self.parts[split]) for split in splits),
+            folder,
+            "choose another --out, a smaller --size, or "
+            + ("--mode jpg" if self.mode == "raw" else "a smaller --quality"),
+        )
 
     def _bytes_of(self, listing: Listing) -> int:
         storing = Storing(listing.root, self.size, self.mode, self.quality)

@@ -27,6 +27,7 @@ from cfol_fast import atomic
 from cfol_fast.data.images import ImageSet
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions
+from cfol_fast.data.room import check_disk
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.progress import track
 
@@ -47,6 +48,8 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 SIDEWAYS = (5, 6, 7, 8)
+# Images that are looked at to know about how much room all of them will take.
+SAMPLES = 64
 # Of one image, in its file and as it is stored: 200 MB. A file of a few bytes may claim to have billions.
 MOST_PIXELS = 1 << 26
 
@@ -213,6 +216,13 @@ def _decode_into(
     folder: Path, stem: str, listing: Listing, options: ReadOptions, size: int | None, fingerprint: str
 ) -> tuple[ImageSet, list[str]]:
     """Decodes and caches. Both files appear only when complete; the JSON file comes last and makes the cache valid."""
+    check_disk(
+        f"the {len(listing):,} images of {listing.split}, decoded,",
+        _decoded_bytes(listing, size),
+        folder,
+        "`cfol-fast data to-ffcv --mode jpg --split all --out FILES` keeps them as JPEG and decodes none to the disk; train with "
+        "`--dataset beton --data FILES`",
+    )
     try:
         with atomic.replacing(folder / f"{stem}.bytes") as out:
             contents = _write_pixels(out, listing, options, size)
@@ -227,6 +237,17 @@ def _decode_into(
     return _image_set(folder / f"{stem}.bytes", contents, listing.classes), skipped_note(
         contents["skipped"], listing
     )
+
+
+def _decoded_bytes(listing: Listing, size: int | None) -> int:
+    """About as many as all images have, by the headers of a few."""
+    found = []
+    for path in listing.paths[:: -(-len(listing) // SAMPLES)]:
+        with contextlib.suppress(*UNREADABLE), open_image(listing.root / path) as image:
+            width, height = upright_size(image)
+            width, height = (width, height) if size is None else stored_size(width, height, size)
+            found.append(3 * width * height)
+    return len(listing) * sum(found) // max(1, len(found))
 
 
 def _write_pixels(out: IO[bytes], listing: Listing, options: ReadOptions, size: int | None) -> dict[str, Any]:

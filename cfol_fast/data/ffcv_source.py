@@ -20,6 +20,7 @@ from torch import Tensor
 from cfol_fast import ops
 from cfol_fast.data.beton import Beton, open_beton
 from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.room import check_memory
 from cfol_fast.data.source import Batch, Draw
 from cfol_fast.errors import InputError
 
@@ -130,7 +131,27 @@ class FFCVSource:
         """The GPU that the pixels go to or, where they stay here, that the indices come from."""
         return next((d for d in (self.device, idx.device) if d.type == "cuda"), None)
 
+    def batch_memory(self, width: int) -> int:
+        """Bytes that batches of `width` images take while they are decoded: each image has the room of the largest one."""
+        largest = int((self.file.heights * self.file.widths).max()) * self.channels
+        return self._batches_in_memory * width * largest
+
+    @property
+    def _batches_in_memory(self) -> int:
+        # Those drawn ahead, the one at hand, and the two that FFCV adds.
+        return max(self.lag, 1) + 3
+
+    def check_room(self, width: int) -> None:
+        """Refuses batches that do not fit into memory."""
+        row = int((self.file.heights * self.file.widths).argmax())
+        check_memory(
+            f"{self._batches_in_memory} batches of {width:,} images with room for {self.file.widths[row]}x{self.file.heights[row]} px",
+            self.batch_memory(width),
+            "take a smaller batch, or write the files again with a smaller --size",
+        )
+
     def _start(self, width: int, lag: int, gpu: torch.device | None) -> Any:
+        self.check_room(width)
         with using_ffcv():
             from cfol_fast.data import ffcv_feed
 

@@ -14,17 +14,9 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.data.images import ImageSet
+from cfol_fast.data.room import check_device, free_memory, streaming
 from cfol_fast.data.source import Batch, Draw
 from cfol_fast.errors import InputError
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes still free on `device`, or None where that is not known (the CPU already holds the images)."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
-def megabytes(n: int) -> str:
-    return f"{n / 2**20:,.1f} MiB"
 
 
 class ResidentSource:
@@ -52,12 +44,13 @@ class ResidentSource:
             )
         # Images that are on the device already need no more room.
         if self.device != image_set.images.device:
-            free = free_memory(self.device)
-            if free is not None and image_set.nbytes > free:
-                raise InputError(
-                    f"{len(image_set):,} images need {megabytes(image_set.nbytes)} on {self.device}, {megabytes(free)} are free: "
-                    "write them to a file with `cfol-fast data to-ffcv` and train from it through FFCVSource"
-                )
+            check_device(
+                f"{len(image_set):,} images",
+                image_set.nbytes,
+                self.device,
+                free_memory(self.device),
+                streaming(),
+            )
             image_set = image_set.compact()
         offsets = None if image_set.table is None else image_set.table[:, 0]
         if augment is not None and augment.scale and offsets is not None:

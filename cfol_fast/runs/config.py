@@ -37,7 +37,12 @@ class DataConfig:
     size: int | None = None
     skip_corrupt: bool = False
     augment: bool = True
-    # "resident" or "ffcv".
+    # "own": as the data set's row says. "random-resized": a window of random area, shape and place, resampled to the batch's size.
+    crop: str = "own"
+    # For "random-resized": the smallest share of the image's area, and the largest of width : height and height : width.
+    crop_scale: float = 0.08
+    crop_ratio: float = 4 / 3
+    # "resident" or "ffcv", which goes with the next version: --dataset beton takes its place.
     source: str = "resident"
     # The FFCV file with the training part.
     beton: str | None = None

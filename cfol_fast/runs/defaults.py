@@ -130,6 +130,7 @@ def _check(config: TrainConfig) -> None:
         ("precision", config.precision, PRECISIONS),
         ("batchnorm", config.batchnorm, ("shard", "sync")),
         ("data.source", config.data.source, ("resident", "ffcv")),
+        ("data.crop", config.data.crop, ("own", "random-resized")),
         ("ema.per", config.ema.per, ("step", "epoch")),
     ):
         if word not in choices:
@@ -156,6 +157,8 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             "data.images takes a part of images in memory: write an FFCV file of that part instead"
         )
+    if config.data.crop != "own" and not config.data.augment:
+        raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=false")
     if config.data.source == "ffcv" and config.data.beton is None:
         raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
     fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy

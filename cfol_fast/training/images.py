@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cfol_fast import data, ops
+from cfol_fast import data, ops, processes
+from cfol_fast.data import room
 from cfol_fast.data.beton import open_beton
 from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
@@ -34,6 +35,8 @@ class RunImages:
     validation_split: str
     test: Source
     spec: ModelSpec
+    # What to say when the run starts.
+    notes: list[str] = field(default_factory=list)
 
 
 def load_images(config: TrainConfig) -> RunImages:
@@ -64,9 +67,10 @@ def load_images(config: TrainConfig) -> RunImages:
         "channels_last": config.model.channels_last,
         "seed": config.seed,
     }
+    fraction = holdout_fraction(wanted.holdout)
+    notes = [*found.notes, *_check_room(config, found, fraction is not None)]
     training_rows, validation = None, None
     test = source_of(found.test)
-    fraction = holdout_fraction(wanted.holdout)
     if fraction is not None:
         training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed)
         validation = source_of(found.train.subset(held_out))
@@ -74,8 +78,15 @@ def load_images(config: TrainConfig) -> RunImages:
         validation = test
     images = found.train if training_rows is None else found.train.subset(training_rows)
     augment = found.augment if wanted.augment else None
+    if augment is not None and wanted.crop == "random-resized":
+        window = {"scale": wanted.crop_scale, "ratio": wanted.crop_ratio}
+        augment = dataclasses.replace(augment, pad=0, crop=False, **window)
     train: TrainingSource
     if wanted.source == "ffcv":
+        notes.append(
+            "data.source=ffcv goes with the next version: `cfol-fast data to-ffcv --split all --out FILES` and `--dataset beton --data "
+            "FILES` take its place, and stream hold-out and test, too"
+        )
         file = open_beton(wanted.beton or "")
         written_labels = torch.from_numpy(file.labels)
         if file.description["classes"] != found.classes or not torch.equal(
@@ -88,6 +99,9 @@ def load_images(config: TrainConfig) -> RunImages:
         train = data.FFCVSource(file, wanted.lag, augment=augment, subset=training_rows, **options)
     else:
         train = source_of(images, augment)
+    for source, width in ((train, config.batch_size // processes.count()), (test, config.test.batch_size)):
+        if isinstance(source, data.FFCVSource):
+            source.check_room(width)
     return RunImages(
         classes=list(found.classes),
         train=train,
@@ -103,4 +117,27 @@ def load_images(config: TrainConfig) -> RunImages:
             mean=tuple(found.mean),
             std=tuple(found.std),
         ),
+        notes=notes,
     )
+
+
+def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> list[str]:
+    """Refuses images that do not fit, before they are divided and moved; and says what they need.
+
+    divided: whether a part of the training images is held out, which copies them.
+    """
+    device, wanted = torch.device(config.device), config.data
+    if isinstance(found.train, data.BetonSet) or isinstance(found.test, data.BetonSet):
+        return [
+            f"{len(found.train) + len(found.test):,} images stay in their files and are read when they are needed"
+        ]
+    way_out = room.streaming(wanted.name, wanted.root)
+    train = found.train.nbytes if wanted.source == "resident" else 0
+    needed, what = train + found.test.nbytes, f"{len(found.train) + len(found.test):,} images"
+    room.check_device(what, needed, device, room.free_memory(device), way_out)
+    # A table's subset shares the bytes until it goes to another device.
+    copied = train if (divided and found.train.table is None) or device.type == "cuda" else 0
+    room.check_memory(what, copied, way_out)
+    return [
+        f"{what}: {room.size_text(needed)} on {device}, {room.size_text(copied)} of memory to divide them"
+    ]

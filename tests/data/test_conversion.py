@@ -230,7 +230,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert convert(photos, tmp_path / "out", "--mode", "raw") == 2
     said = capsys.readouterr().err
-    assert "8 images need about" in said
+    assert "8 images need about 0.0 MiB in" in said
     assert "choose another --out, a smaller --size, or --mode jpg" in said
     assert not (tmp_path / "out").exists()
 

@@ -13,6 +13,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.identity import identity
 from cfol_fast.training.capture import why_no_graph
+from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 pytestmark = pytest.mark.ffcv
@@ -34,6 +35,20 @@ def test_a_run_through_ffcv_ends_with_the_weights_of_the_resident_source(file, t
     tiny.run(tmp_path / "resident")
     tiny.run(tmp_path / "ffcv", **ffcv(file, lag=0))
     tiny.assert_same_outcome(tmp_path / "ffcv", tmp_path / "resident")
+
+
+@pytest.mark.slow
+def test_random_resized_crops_from_a_file_train_as_those_of_the_resident_source(file, tmp_path):
+    crop = {"data__crop": "random-resized", "data__crop_scale": 0.3}
+    tiny.run(tmp_path / "resident", **crop)
+    tiny.run(tmp_path / "ffcv", **crop, **ffcv(file, lag=0))
+    tiny.assert_same_outcome(tmp_path / "ffcv", tmp_path / "resident")
+
+
+def test_the_way_that_goes_names_the_one_that_takes_its_place(file, tmp_path):
+    notes = load_images(tiny.tiny_config(tmp_path, **ffcv(file, lag=0))).notes
+    assert "data.source=ffcv goes with the next version" in notes[-1]
+    assert "--dataset beton" in notes[-1]
 
 
 def test_batches_drawn_ahead_do_not_harm_exact_resume(file, tmp_path, monkeypatch):
