@@ -1,4 +1,4 @@
-"""What each process of `test_evaluation.py` does, with gloo, and what one process does beside it: the same calls.
+"""What each process of `test_three_processes.py` does, with gloo, and what one process does beside it: the same calls.
 
 Three processes are started once: the first two of them are a group of their own, which is the case of an even division.
 """
@@ -13,14 +13,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+import cfol_fast as cf
 from cfol_fast import attacks
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.evaluation import AutoAttack, check_gradients, evaluate, evaluate_radii
 from cfol_fast.ranks import Ranks
-from tests.attacks.small_models import EPS, SmallNet, Trained
+from tests.attacks.small_models import EPS, SmallNet, Trained, images
 from tests.evaluation.test_autoattack import FAST, shorten
 
 # Four batches: for two ranks two rounds, for three one and a rest.
@@ -39,6 +42,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
         group = dist.new_group(list(range(size)))
         if rank < size:
             found = everything(trained_in(folder), Path(folder) / str(size), Ranks(process_group=group))
+            found["own loop"] = own_loop(rank, size, group)
             (Path(folder) / f"{size}-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -99,6 +103,39 @@ def autoattack(trained: Trained, folder: Path, ranks: Ranks | None, options: dic
     if ranks is not None:
         attack = {**parts, "state": of_one}
         found["continued from one process"] = evaluate(*trained, attack=attack, **options).to_json()
+    return found
+
+
+def own_loop(rank: int = 0, size: int = 1, group: Any = None) -> dict[str, Any]:
+    """A plain loop, under DDP where there are several processes: of both bandits what was drawn, and w at the end."""
+    x, y = images(240, seed=1)
+    x = x.double().flatten(1)
+    place = {} if group is None else {"process_group": group}
+    found: dict[str, Any] = {}
+    for name in ("class", "example"):
+        model: nn.Module = nn.Linear(300, 10, dtype=torch.float64)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        if group is not None:
+            model = DistributedDataParallel(model, process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sampler: Any = (
+            cf.ClassSampler(y, eta=0.01, **place)
+            if name == "class"
+            else cf.ExampleSampler(240, eta=0.01, **place)
+        )
+        drawn, errors = [], 0
+        for _ in range(5):
+            idx = sampler.draw(24 // size)
+            logits = model(x[idx])
+            optimizer.zero_grad()
+            F.cross_entropy(logits, y[idx]).backward()
+            optimizer.step()
+            wrong = (logits.argmax(1) != y[idx]).float()
+            sampler.update(y[idx] if name == "class" else idx, wrong)
+            drawn.append(idx.tolist())
+            errors += int(wrong.sum())
+        found[name] = {"drawn": drawn, "state": sampler.fingerprint(), "wrong": errors}
     return found
 
 

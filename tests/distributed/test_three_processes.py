@@ -1,4 +1,7 @@
-"""An evaluation on two and on three processes is that of one, bit for bit. The processes are real and speak gloo."""
+"""An evaluation on two and on three processes is that of one, bit for bit; so are the draws of a loop of one's own under DDP.
+
+The processes are real and speak gloo.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ import torch.multiprocessing as processes
 
 from cfol_fast.errors import Stopped
 from tests.attacks.small_models import trained
-from tests.distributed import evaluating
-from tests.distributed.evaluating import BATCH, SIZES, N
+from tests.distributed import on_three_processes
+from tests.distributed.on_three_processes import BATCH, SIZES, N
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Found:
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
-        evaluating.shorten_autoattack(patch.setattr)
+        on_three_processes.shorten_autoattack(patch.setattr)
         torch.manual_seed(0)
-        found = evaluating.everything(evaluating.trained_in(str(folder)), folder / "1")
+        found = on_three_processes.everything(on_three_processes.trained_in(str(folder)), folder / "1")
     return json.loads(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
 def started(alone: Found, folder: Path) -> None:
     processes.start_processes(
-        evaluating.work, (max(SIZES), str(folder)), nprocs=max(SIZES), start_method="spawn"
+        on_three_processes.work, (max(SIZES), str(folder)), nprocs=max(SIZES), start_method="spawn"
     )
 
 
@@ -114,6 +117,18 @@ def test_a_bug_keeps_its_traceback_on_its_rank_and_is_named_on_the_others(found:
 def test_the_ranks_are_still_together_after_errors(found: list[Found], alone: Found) -> None:
     for rank in found:
         assert rank["errors"]["after it"] == str(alone["clean"]["clean"]["average"])
+
+
+@pytest.mark.parametrize("sampler", ["class", "example"])
+def test_a_loop_of_ones_own_under_ddp_draws_and_learns_what_one_process_does(
+    sampler: str, found: list[Found]
+) -> None:
+    alone = on_three_processes.own_loop()[sampler]
+    assert 0 < alone["wrong"] == sum(rank["own loop"][sampler]["wrong"] for rank in found) < 5 * 24
+    for step, whole in enumerate(alone["drawn"]):
+        assert [idx for rank in found for idx in rank["own loop"][sampler]["drawn"][step]] == whole
+    for rank in found:
+        assert rank["own loop"][sampler]["state"] == alone["state"]
 
 
 def test_a_request_to_stop_can_travel() -> None:
