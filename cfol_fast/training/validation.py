@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from cfol_fast import atomic, attacks, data, evaluation, methods, objectives, theory
 from cfol_fast.attacks.frozen import evaluation_mode
-from cfol_fast.data.source import PartOfSource, Source
+from cfol_fast.data.source import Batch, PartOfSource, Source
+from cfol_fast.evaluation.sharing import RandomStates, over_batches
 from cfol_fast.machine import versions
 from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.runs import checkpoints, predictions, run_folder
@@ -96,13 +98,21 @@ def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:
     assert source is not None
     assert isinstance(objective, objectives.Trades)
     attack = training_attack(trainer.model, trainer.config)
-    sums, counts = torch.zeros(2, k, dtype=torch.float64)
+    labels, losses = source.labels.cpu(), torch.zeros(len(source), dtype=torch.float64)
+
+    def one_batch(_: int, batch: Batch, __: RandomStates) -> int:
+        idx, x, y = batch
+        found, _logits = objective.losses(trainer.model, objectives.Batch(x, attack(x, y), y))
+        losses[idx.cpu()] = found.double().cpu()
+        return len(idx)
+
+    shared = (trainer.ranks, source, trainer.config.test.batch_size, [attack])
     with evaluation_mode(trainer.model), torch.no_grad():
-        for _, x, y in source.batches(trainer.config.test.batch_size):
-            trainer.leave_if_asked()
-            losses, _ = objective.losses(trainer.model, objectives.Batch(x, attack(x, y), y))
-            sums.index_add_(0, y.cpu(), losses.double().cpu())
-            counts += torch.bincount(y.cpu(), minlength=k)
+        for _ in over_batches(*shared, one_batch, between=trainer.leave_if_asked):
+            pass
+    # Of each image one rank has the loss, the others zero. They are added up in the images' order, whoever computed them.
+    sums = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, trainer.ranks.sum(losses))
+    counts = torch.bincount(labels, minlength=k)
     # 0/0 is NaN: a class without images.
     return sums / counts, float(sums.sum() / counts.sum())
 
@@ -130,13 +140,13 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
             if kept[name] in tested:
                 continue
             if name != checkpoints.LAST:
-                model.load_state_dict(checkpoints.read(trainer.store.path(name), trainer.device)["model"])
+                model.load_state_dict(kept_weights(trainer, name))
             report = evaluated(trainer, trainer.images.test, strong_attack(trainer), f"test of {name}")
             found = figures(report)
             predicted[kept[name]] = report.predictions
             tested[kept[name]] = {"epoch": epoch, **found}
             if kept[name] == kept[chosen]:
-                write_gallery(trainer, found["robust"]["worst_class"])
+                trainer.ranks.from_first(partial(write_gallery, trainer, found["robust"]["worst_class"]))
         ensemble = {} if trainer.ensemble is None else {"ensemble": ensemble_risk(trainer, trainer.ensemble)}
     finally:
         model.load_state_dict(final)
@@ -161,17 +171,29 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         **({} if trainer.init is None else {"init": trainer.init}),
         **ensemble,
         "gallery": run_folder.GALLERY,
-        "predictions": predictions.write(
-            trainer.folder,
-            trainer.images.test.labels.cpu(),
-            {name: predicted[weights] for name, weights in kept.items()},
-        ),
     }
-    atomic.write_json(trainer.folder / run_folder.RESULT, result)
+    by_name = {name: predicted[weights] for name, weights in kept.items()}
+    result = trainer.ranks.from_first(lambda: write_result(trainer, result, by_name))
     for name in (chosen, checkpoints.EMA + chosen):
         if name in kept:
             trainer.progress.say(f"test ({name}): {in_words(tested[kept[name]])}")
     return result
+
+
+def write_result(
+    trainer: Trainer, result: dict[str, Any], predicted: dict[str, dict[str, Tensor]]
+) -> dict[str, Any]:
+    """Writes result.json, and before it what it names. predicted: by checkpoint."""
+    labels = trainer.images.test.labels.cpu()
+    result = {**result, "predictions": predictions.write(trainer.folder, labels, predicted)}
+    atomic.write_json(trainer.folder / run_folder.RESULT, result)
+    return result
+
+
+def kept_weights(trainer: Trainer, name: str) -> dict[str, Tensor]:
+    """Of a checkpoint that the run kept; on many ranks the first reads it for all, from its disk."""
+    on = trainer.device if trainer.ranks.size == 1 else torch.device("cpu")
+    return trainer.ranks.from_first(lambda: checkpoints.read(trainer.store.path(name), on)["model"])
 
 
 def in_words(found: dict[str, Any]) -> str:
@@ -272,6 +294,7 @@ def evaluated(
         batch_size=trainer.config.test.batch_size,
         device=trainer.device,
         progress=between_batches,
+        ranks=trainer.ranks,
     )
 
 
