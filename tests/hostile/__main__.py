@@ -33,7 +33,7 @@ def main() -> int:
     torch.set_num_threads(1)
     began = time.monotonic()
     until = began + 60 * args.minutes
-    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name, writing.process_without_threads() as forking:
         root = Path(name)
         areas = [(area, READING_ATTEMPTS) for area in [*reading.AREAS, *recipes.AREAS]]
         areas += [(area, WRITING_ATTEMPTS) for area in writing.AREAS]
@@ -47,9 +47,12 @@ def main() -> int:
                 tally = tallies[area.name]
                 folder = root / f"round-{number}"
                 folder.mkdir()
-                with reading.few_embedded_images():
-                    failed = len(tally.failures)
-                    attack(area, folder, attempts, args.seed + number, tally)
+                failed, seed = len(tally.failures), args.seed + number
+                if attempts == WRITING_ATTEMPTS:
+                    tally.add(forking.submit(writing.attack_here, area.name, folder, attempts, seed).result())
+                else:
+                    with reading.few_embedded_images():
+                        tally.add(attack(area, folder, attempts, seed))
                 print(
                     f"{area.name}: {tally.tried} tried, {len(tally.failures)} failed",
                     file=sys.stderr,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,16 +43,19 @@ class Tally:
 
     tried: int = 0
     failures: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.tried += other.tried
+        self.failures += other.failures
 
     @property
     def held(self) -> int:
         return self.tried - len(self.failures)
 
 
-def attack(area: Area, folder: Path, attempts: int, seed: int, tally: Tally) -> None:
+def attack(area: Area, folder: Path, attempts: int, seed: int) -> Tally:
     """Makes up to `attempts` attempts; a failure ends the round, since what is left behind may not be as it was."""
-    began = time.monotonic()
+    tally = Tally()
     subject = area.prepare(folder)
 
     @hypothesis.seed(seed)
@@ -77,4 +79,4 @@ def attack(area: Area, folder: Path, attempts: int, seed: int, tally: Tally) -> 
         raise
     except BaseException:
         tally.failures.append(f"{area.name}, seed {seed}:\n{traceback.format_exc()}")
-    tally.seconds += time.monotonic() - began
+    return tally

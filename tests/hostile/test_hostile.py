@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from hypothesis import given, settings
 
 from tests.hostile import reading, recipes, writing
-from tests.hostile.attempts import Tally, attack
+from tests.hostile.attempts import Hangs, attack, ended_after
 from tests.hostile.values import as_text, damaged, edited
 
 pytestmark = pytest.mark.slow
@@ -30,42 +33,46 @@ NEEDS_FFCV = "bytes of an FFCV file"
     ],
 )
 def test_hostile_input_is_answered_with_a_sentence(area, tmp_path):
-    tally = Tally()
     with reading.few_embedded_images():
-        attack(area, tmp_path, ATTEMPTS.get(area.name, 50), seed=1, tally=tally)
+        tally = attack(area, tmp_path, ATTEMPTS.get(area.name, 50), seed=1)
     assert not tally.failures, tally.failures[0]
     assert tally.tried
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("area", writing.AREAS, ids=lambda area: area.name)
-def test_a_disturbed_run_ends_as_an_undisturbed_one(area, tmp_path):
-    tally = Tally()
-    with reading.few_embedded_images():
-        attack(area, tmp_path, 4, seed=1, tally=tally)
-    assert not tally.failures, tally.failures[0]
-    assert tally.tried
+@pytest.fixture(scope="module")
+def forking():
+    with writing.process_without_threads() as process:
+        yield process
 
 
-@pytest.mark.slow
-def test_a_run_that_fills_its_disk_goes_on_when_there_is_room(tmp_path):
-    if not writing.may_mount(tmp_path):
-        # Not a skip, which CI would count as a test that was lost: the failing disk above is the same without a mount.
+@pytest.mark.parametrize(("name", "attempts"), [("failing disk", 4), ("kills", 4), ("full disk", 3)])
+def test_a_disturbed_run_ends_as_an_undisturbed_one(forking, tmp_path, name, attempts):
+    if name == "full disk" and not writing.may_mount(tmp_path):
+        # Not a skip, which CI would count as a test that was lost: the failing disk is the same without a mount.
         return
-    tally = Tally()
-    with reading.few_embedded_images():
-        attack(writing.FULL_DISK, tmp_path, 3, seed=1, tally=tally)
+    tally = forking.submit(writing.attack_here, name, tmp_path, attempts, 1).result()
     assert not tally.failures, tally.failures[0]
+    assert tally.tried
 
 
 def test_an_attempt_that_does_not_hold_is_counted(tmp_path):
     def gives_way(subject, draw):
         raise RuntimeError("a traceback")
 
-    tally = Tally()
-    attack(reading.Area("weak", lambda folder: None, gives_way), tmp_path, 5, seed=1, tally=tally)
+    tally = attack(reading.Area("weak", lambda folder: None, gives_way), tmp_path, 5, seed=1)
     assert (tally.held, len(tally.failures)) == (tally.tried - 1, 1)
     assert "a traceback" in tally.failures[0]
+
+
+def test_a_child_that_hangs_is_ended_and_says_where(tmp_path, capfd):
+    def hangs():
+        # The time is over.
+        os.kill(os.getppid(), signal.SIGALRM)
+        signal.pause()
+
+    with pytest.raises(Hangs), ended_after(60):
+        writing.in_child(hangs, tmp_path)
+    assert "in hangs" in capfd.readouterr().err
 
 
 @settings(derandomize=True, deadline=None)

@@ -1,14 +1,18 @@
 """Attempts on what is written: a disk that fails or is full at any call of a run, and kills at any call or operation.
 
-Every run is a child process. Afterwards it is continued without faults, and must end with the weights, the metrics and the result
+Every run is a forked child of a process of its own, which has no threads: of a lock that a thread holds at the fork, the child has a
+copy that nobody opens (FFCV starts threads; a run then hung once in five hundred). Afterwards it is continued without faults, and must end with the weights, the metrics and the result
 of a run that nobody disturbed. The system is attacked where Python calls it; where this process may mount one, a small file system
 is filled as well.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
+import faulthandler
 import io
+import multiprocessing
 import os
 import shutil
 import signal
@@ -27,7 +31,8 @@ from cfol_fast.commands import main as cli
 from cfol_fast.errors import TrainingFailed
 from cfol_fast.runs import metrics_log
 from cfol_fast.training.loop import train
-from tests.hostile.reading import Area
+from tests.hostile.attempts import Tally, attack
+from tests.hostile.reading import Area, few_embedded_images
 from tests.training import tiny
 from tests.training.killed_run import Counter, die
 
@@ -100,6 +105,7 @@ def in_child(action: Callable[[], None], folder: Path) -> int:
     if child == 0:
         status = TRACEBACK
         try:
+            faulthandler.enable()
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             action()
@@ -112,7 +118,13 @@ def in_child(action: Callable[[], None], folder: Path) -> int:
                 io.FileIO.write(said, traceback.format_exc().encode())
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except BaseException:
+        # It hangs. The child says where before it ends.
+        os.kill(child, signal.SIGABRT)
+        os.waitpid(child, 0)
+        raise
 
 
 def run(out: Path, overwrite: bool = False, seed: int = 0) -> None:
@@ -240,3 +252,16 @@ AREAS = [
     Area("kills", prepare, attempt_kill),
 ]
 FULL_DISK = Area("full disk", prepare, attempt_full_disk)
+
+
+def process_without_threads() -> concurrent.futures.ProcessPoolExecutor:
+    """Where `attack_here` is to run."""
+    return concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def attack_here(name: str, folder: Path, attempts: int, seed: int) -> Tally:
+    """Attempts on the area of this name."""
+    area = next(area for area in (*AREAS, FULL_DISK) if area.name == name)
+    assert len(os.listdir("/proc/self/task")) == 1 or not sys.platform.startswith("linux")
+    with few_embedded_images():
+        return attack(area, folder, attempts, seed)
