@@ -1,0 +1,200 @@
+"""A batch in shards, on one process: what every process of a larger job computes, and what all of them together do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cfol_fast import objectives
+from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
+from cfol_fast.ranks import Ranks
+from cfol_fast.runs.config import to_dict
+from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.identity import differences, essential_settings
+from cfol_fast.training.shards import check_shards
+from cfol_fast.training.trainer import Trainer
+from tests.distributed.networks import DROPOUT, PLAIN
+from tests.training import tiny
+
+SHARDED = tiny.each(METHODS, quick=("cfol", "lcvar"))
+
+
+def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Trainer, dict[str, Tensor]]:
+    """A trainer after its steps, and how far each of its weights went. Classes differ in every factor that the method has."""
+    trainer = tiny.new_trainer(out, method, model__name=PLAIN, **settings)
+    uneven = torch.linspace(0.5, 1.5, 10)
+    for name in trainer.policy.factors:
+        getattr(trainer.policy.view, name).copy_(uneven)
+    if hasattr(trainer.sampler, "w"):
+        trainer.sampler.w += uneven
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    tiny.take_steps(trainer, steps)
+    moved = {name: weight.detach() - before[name] for name, weight in trainer.model.named_parameters()}
+    return trainer, moved
+
+
+def assert_close(moved: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name, change in expected.items():
+        assert float((moved[name] - change).norm()) < 1e-3 * float(change.norm()), name
+
+
+@pytest.mark.parametrize("method", SHARDED)
+def test_without_batchnorm_a_step_in_shards_is_that_of_the_whole_batch(method: str, tmp_path: Path) -> None:
+    whole, expected = stepped(tmp_path, method, shards=1)
+    sharded, moved = stepped(tmp_path, method, shards=4)
+    assert_close(moved, expected)
+    assert sharded.sampler.fingerprint() == whole.sampler.fingerprint()
+    assert torch.equal(sharded.counts.tally, whole.counts.tally)
+    assert float(sharded.counts.loss_sum) == pytest.approx(float(whole.counts.loss_sum), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["cfol", "lcvar"])
+def test_the_perturbation_of_the_weights_is_that_of_the_whole_batch(method: str, tmp_path: Path) -> None:
+    _, expected = stepped(tmp_path, method, shards=1, awp=0.1)
+    _, moved = stepped(tmp_path, method, shards=4, awp=0.1)
+    assert_close(moved, expected)
+    _, unperturbed = stepped(tmp_path, method, shards=4)
+    with pytest.raises(AssertionError):
+        assert_close(unperturbed, expected)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.1), ("l2", 1)])
+def test_indices_pixels_and_attack_starts_do_not_depend_on_the_shards(
+    norm: str, eps: float, tmp_path: Path
+) -> None:
+    def seen(shards: int) -> list[Tensor]:
+        trainer, found = tiny.new_trainer(tmp_path, shards=shards, attack__norm=norm, attack__eps=eps), []
+        start = trainer.attack.start
+        trainer.attack.start = lambda x, eps: found.append(start(x, eps)) or found[-1].clone()
+        batches = [
+            (batch.indices, batch.x) for batch in trainer.batches.feed(2) if trainer.step(batch) is None
+        ]
+        per_step = len(found) // 2
+        starts = [torch.cat(found[first : first + per_step]) for first in (0, per_step)]
+        return [*(indices for indices, _ in batches), *(x for _, x in batches), *starts]
+
+    for one, other in zip(seen(1), seen(4), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_each_shard_starts_from_the_same_statistics_and_their_average_stays(tmp_path: Path) -> None:
+    trainer = tiny.new_trainer(tmp_path, "clean", shards=2)
+    batch = next(trainer.batches.feed(1))
+    norm = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    before = norm.running_mean.clone()
+    found = []
+    for part in batch.x.split(8):
+        trainer.model(part)
+        found.append(norm.running_mean.clone())
+        norm.running_mean.copy_(before)
+    for buffer in (m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+        buffer.reset_running_stats()
+    trainer.step(batch)
+    torch.testing.assert_close(norm.running_mean, (found[0] + found[1]) / 2)
+    assert not torch.allclose(found[0], found[1])
+    assert int(norm.num_batches_tracked) == 1
+
+
+def test_all_shards_are_attacked_with_the_statistics_from_the_steps_start(tmp_path: Path) -> None:
+    trainer = tiny.new_trainer(tmp_path, shards=4)
+    norm = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    attack, seen = trainer.attack.start, []
+    trainer.attack.start = lambda x, eps: seen.append(norm.running_mean.clone()) or attack(x, eps)
+    tiny.take_steps(trainer, 2)
+    first, second = seen[:4], seen[4:]
+    assert len(seen) == 8
+    assert all(torch.equal(each, part[0]) for part in (first, second) for each in part)
+    assert not torch.equal(first[0], second[0])
+
+
+def test_the_shards_of_a_step_have_dropout_of_their_own(tmp_path: Path) -> None:
+    trainer = tiny.new_trainer(tmp_path, "clean", shards=2, model__name=DROPOUT)
+    dropout = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.Dropout))
+    masks: list[Tensor] = []
+    dropout.register_forward_hook(lambda _, inputs, output: masks.append((output == 0) & (inputs[0] > 0)))
+    tiny.take_steps(trainer, 2)
+    assert len(masks) == 4
+    for one, other in ((0, 1), (0, 2), (1, 3)):
+        assert not torch.equal(masks[one], masks[other])
+
+
+def test_dafa_adds_up_what_does_not_depend_on_the_order(tmp_path: Path) -> None:
+    trainer = tiny.take_steps(tiny.new_trainer(tmp_path, "dafa", shards=2), 2)
+    units = trainer.policy.memory()["predicted"] * 2.0**32
+    assert bool((units == units.round()).all())
+    assert float(trainer.policy.memory()["predicted"].sum()) == pytest.approx(32, rel=1e-6)
+
+
+def test_a_run_in_shards_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.run(tmp_path / "whole", "dafa", shards=2)
+    stopped = tiny.run_until(monkeypatch, 2, tmp_path / "stopped", "dafa", shards=2)
+    assert "stopped at step 2" in str(stopped)
+    tiny.run(tmp_path / "stopped", "dafa", resume=True)
+    tiny.assert_same_outcome(tmp_path / "whole", tmp_path / "stopped")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"shards": 3}, "shards must divide batch_size=16, got 3"),
+        (
+            {"batchnorm": "sync"},
+            "batchnorm=sync needs GPUs and one shard for each of several processes, got cpu",
+        ),
+        ({"batchnorm": "whole"}, "batchnorm must be one of shard, sync, got 'whole'"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        complete(tiny.tiny_config(tmp_path, **settings))
+
+
+def test_synchronised_batchnorm_is_refused_on_the_cpu_of_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="got cpu and 2 shards on 2 processes: take batchnorm=shard"):
+        complete(tiny.tiny_config(tmp_path, batchnorm="sync"))
+
+
+def test_processes_must_divide_the_shards() -> None:
+    with pytest.raises(
+        InputError,
+        match="processes must divide shards=4, got 3: start 1 or 2 or 4, or begin another run with",
+    ):
+        check_shards(4, Ranks(0, 3))
+    check_shards(4, Ranks(1, 2))
+
+
+def test_an_objective_that_takes_whole_batches_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(objectives.Objective):
+        def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+            logits = model(batch.x_adv)
+            return logits.mean(), logits
+
+    monkeypatch.setattr(objectives, "Mean", Own)
+    tiny.take_steps(tiny.new_trainer(tmp_path), 1)
+    with pytest.raises(InputError, match="Own takes whole batches only, got shards=2"):
+        tiny.new_trainer(tmp_path, shards=2)
+
+
+def test_shards_are_as_many_as_the_processes_and_part_of_what_a_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = complete(tiny.tiny_config(tmp_path))
+    assert alone.shards == 1
+    assert "shards" not in essential_settings(to_dict(alone))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    four = complete(tiny.tiny_config(tmp_path))
+    assert four.shards == 4
+    assert differences(alone, four) == ["shards (was 1, now 4)"]
