@@ -29,6 +29,7 @@ class FRL(ClassPolicy):
     needs = frozenset({Need.HOLDOUT_ACCURACIES})
     factors = ("clean", "robust", "radius")
     options = ("remargin", "tolerance", "weight_rate", "radius_rate")
+    judges_the_start = True
 
     def __init__(
         self,

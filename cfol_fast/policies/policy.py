@@ -67,7 +67,8 @@ class EpochFacts:
 class ClassPolicy(ABC):
     """needs: see `Need`. factors: those of the view that it changes. options: the method's parameters that its constructor takes.
 
-    step_follows: whether the attack's step is scaled with the radius. acted: how often the factors were changed.
+    step_follows: whether the attack's step is scaled with the radius. judges_the_start: whether it acts before the first epoch too, in a
+    run that starts from trained weights. acted: how often the factors were changed.
     ranks: set by the trainer. sums: those of the memory that each rank adds up over its own images; every rank calls `epoch_end` and
     `state_dict`, where they are added up over the ranks. in_shards: whether a batch comes in several parts.
     """
@@ -76,6 +77,7 @@ class ClassPolicy(ABC):
     factors: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     step_follows: ClassVar[bool] = True
+    judges_the_start: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ()
     ranks = Ranks(0, 1)
     in_shards = False

@@ -56,6 +56,8 @@ def run_epochs(
     position, epochs, progress = trainer.position, trainer.epochs, trainer.progress
     clock = Stopwatch()
     progress.begin(position.step, trainer.steps, epochs, trainer.config.batch_size)
+    if position.step == 0 and trainer.init is not None and trainer.policy.judges_the_start:
+        trainer.policy.epoch_end(validation.facts_at_the_start(trainer))
     with closing(trainer.take_steps(trainer.steps - position.step)) as steps:
         while position.epoch < epochs:
             for _ in islice(steps, trainer.steps_left_in_epoch):

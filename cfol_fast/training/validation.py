@@ -76,6 +76,12 @@ def epoch_facts(trainer: Trainer, training: Row, validated: Row | None = None) -
     return EpochFacts(training["epoch"], errors, clean, robust, losses, mean)
 
 
+def facts_at_the_start(trainer: Trainer) -> EpochFacts:
+    """What a class policy is told of the weights that a run starts from, before its first epoch: there is no training to speak of."""
+    nothing_trained = {"epoch": 0, "class_error": [None] * len(trainer.images.classes)}
+    return epoch_facts(trainer, nothing_trained, validate(trainer))
+
+
 def collapse_warning(trainer: Trainer, training: Row, validated: Row | None = None) -> str | None:
     """Single-step training may collapse: the network withstands the one step it is trained with and nothing else (Wong et al. 2020)."""
     if validated is None or not attacks.KINDS[str(trainer.config.attack.kind)].single_step:

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from cfol_fast import evaluation
 from cfol_fast.errors import InputError
+from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.metrics_log import read_rows
 from tests.training import tiny
 
 SHORT = {"epochs": 1, "steps_per_epoch": 2}
@@ -53,6 +56,26 @@ def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, mo
     settings = {"model__init": str(base), **SHORT}
     tiny.run(tmp_path / "whole", "frl", **settings)
     tiny.run_until(monkeypatch, 1, tmp_path / "stopped", "frl", **settings)
+    tiny.run(tmp_path / "stopped", "frl", resume=True, **settings)
+    tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_frl_judges_the_weights_that_it_starts_from_before_its_first_epoch(base, tmp_path):
+    """As its release does; from scratch there is nothing to judge, and WAT waits for its first epoch."""
+    for method, init, acts in (("frl", str(base), True), ("frl", None, False), ("wat", str(base), False)):
+        run = tiny.run(tmp_path / f"{method}-{acts}", method, model__init=init, **SHORT)
+        (first,) = (row for row in read_rows(run.folder) if row["kind"] == "train")
+        factors = METHODS[method].policy.factors
+        assert any(first[f"class_{factor}"] != [1.0] * 10 for factor in factors) == acts
+
+
+def test_a_signal_before_the_first_step_leaves_a_run_that_starts_again(base, tmp_path, monkeypatch):
+    settings = {"model__init": str(base), **SHORT}
+    tiny.run(tmp_path / "whole", "frl", **settings)
+    with monkeypatch.context() as patch:
+        tiny.signal_in_call(patch, 1, evaluation, "evaluate")
+        assert "at step 0" in str(tiny.stopped_run(tmp_path / "stopped", "frl", **settings))
+    assert not (tmp_path / "stopped/checkpoints").exists()
     tiny.run(tmp_path / "stopped", "frl", resume=True, **settings)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
