@@ -57,7 +57,7 @@ def measure(tiny: bool) -> list[Row]:
         [transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     )
     loader = pictures.one_pass(pictures.PILImages(image_set, usual), BATCH)
-    with pictures.raw_beton(image_set) as path:
+    with pictures.written_beton(image_set) as path:
         read = ffcv_pass(path, 2 if tiny else 3)
         calls = {"ours": ours, "unfold": unfold, "ffcv": read, "pil": loader}
         timings = interleaved(calls, 2 if tiny else 7)

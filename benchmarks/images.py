@@ -52,11 +52,20 @@ def one_pass(dataset: Dataset[Any], batch: int, workers: int = 0) -> Callable[[]
     return run
 
 
+def smooth_images(count: int, side: int) -> data.ImageSet:
+    """Coarse noise made large, which compresses like photographs."""
+    coarse = random_images(count, side // 8)
+    pixels = torch.nn.functional.interpolate(
+        coarse.images.permute(0, 3, 1, 2), scale_factor=8, mode="bilinear"
+    )
+    return data.ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), coarse.labels, coarse.classes)
+
+
 @contextmanager
-def raw_beton(images: data.ImageSet) -> Iterator[Path]:
+def written_beton(images: data.ImageSet, mode: str = "raw") -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "images.beton"
-        beton.write(path, images)
+        beton.write(path, images, mode)
         yield path
 
 

@@ -79,8 +79,9 @@ def load_images(config: TrainConfig) -> RunImages:
     images = found.train if training_rows is None else found.train.subset(training_rows)
     augment = found.augment if wanted.augment else None
     if augment is not None and wanted.crop == "random-resized":
-        window = {"scale": wanted.crop_scale, "ratio": wanted.crop_ratio}
-        augment = dataclasses.replace(augment, pad=0, crop=False, **window)
+        augment = dataclasses.replace(
+            augment, pad=0, crop=False, scale=wanted.crop_scale, ratio=wanted.crop_ratio
+        )
     train: TrainingSource
     if wanted.source == "ffcv":
         notes.append(
