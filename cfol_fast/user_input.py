@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,6 +32,12 @@ def parse_number(text: str) -> float:
         return float(parts[0]) if len(parts) == 1 else float(Fraction(parts[0]) / Fraction(parts[1]))
     except (ValueError, ZeroDivisionError, OverflowError):
         raise InputError(f"{shorten(text)} is not a finite number; write 0.1, 1e-4 or 8/255") from None
+
+
+def check_home_folder(path: str) -> None:
+    """`~name/...` of somebody who has no home folder here would be an error in Python's own words, much later."""
+    if path.startswith("~") and os.path.expanduser(path) == path:
+        raise InputError(f"{shorten(path)}: there is no home folder of that name; give the folder's whole path")
 
 
 def shorten(value: Any) -> str:

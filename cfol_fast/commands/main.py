@@ -22,6 +22,7 @@ from cfol_fast import processes
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
+from cfol_fast.user_input import check_home_folder
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -152,8 +153,7 @@ def _dispatch(arguments: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"cfol-fast {__version__}")
     for value in [part for word in arguments for part in (word, word.rpartition("=")[2])]:
-        if value.startswith("~") and os.path.expanduser(value) == value:
-            raise InputError(f"{value}: there is no home folder of that name; give the folder's whole path")
+        check_home_folder(value)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module_name, text) in COMMANDS.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig, flatten, to_dict
-from cfol_fast.user_input import COUNT, SEED, Range, shorten
+from cfol_fast.user_input import COUNT, SEED, Range, check_home_folder, shorten
 
 STEPS = Range(1, 1_000_000_000)
 ATTACK_STEPS = Range(1, 100_000)
@@ -88,6 +88,7 @@ def check_radius(eps_name: str, eps: float | None, step_name: str, step: float |
 def _check_text(value: str, key: str) -> None:
     if len(value) > LONGEST_TEXT or "\0" in value:
         raise InputError(f"{key} must be a text of at most {LONGEST_TEXT} characters, got {shorten(value)}")
+    check_home_folder(value)
 
 
 def _check_parameter(value: Any, name: str) -> None:

@@ -58,6 +58,14 @@ def test_a_home_folder_that_is_not_there_is_named(capsys, words):
     assert "~nobody-here" in err
 
 
+def test_a_home_folder_that_is_not_there_is_named_in_a_file_of_settings_too(capsys, tmp_path):
+    (tmp_path / "settings.toml").write_text('[data]\nname = "cifar10"\nroot = "~nobody-here/images"\n')
+    words = ["--config", str(tmp_path / "settings.toml"), "--out", str(tmp_path / "run")]
+    status, _, err = call(capsys, "train", "erm", *words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "~nobody-here/images: there is no home folder of that name" in err
+
+
 @pytest.mark.slow
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run(
