@@ -37,7 +37,9 @@ def parse_number(text: str) -> float:
 def check_home_folder(path: str) -> None:
     """`~name/...` of somebody who has no home folder here would be an error in Python's own words, much later."""
     if path.startswith("~") and os.path.expanduser(path) == path:
-        raise InputError(f"{shorten(path)}: there is no home folder of that name; give the folder's whole path")
+        raise InputError(
+            f"{shorten(path)}: there is no home folder of that name; give the folder's whole path"
+        )
 
 
 def shorten(value: Any) -> str:

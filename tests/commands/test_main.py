@@ -63,7 +63,7 @@ def test_a_home_folder_that_is_not_there_is_named_in_a_file_of_settings_too(caps
     words = ["--config", str(tmp_path / "settings.toml"), "--out", str(tmp_path / "run")]
     status, _, err = call(capsys, "train", "erm", *words)
     assert (status, err.count("\n")) == (2, 1)
-    assert "~nobody-here/images: there is no home folder of that name" in err
+    assert "'~nobody-here/images': there is no home folder of that name" in err
 
 
 @pytest.mark.slow
