@@ -52,6 +52,8 @@ def test_training_is_bit_for_bit_the_same_with_and_without(few_images, tmp_path,
 def test_it_is_validated_and_tested_beside_the_weights(run):
     rows = validations(run)
     assert [row["ema"]["updates"] for row in rows] == [3, 6, 9]
+    # The hold-out has four images of a class, the test set five.
+    assert {count for row in (*rows, rows[0]["ema"]) for count in row["robust"]["count"].values()} == {4}
     result = json.loads((run / "result.json").read_text())
     assert {"ema-last", "ema-best-average", "ema-best-worst"} < result["checkpoints"].keys()
     for rule, metric in (("ema-best-average", "class_average"), ("ema-best-worst", "worst")):
