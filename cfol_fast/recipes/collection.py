@@ -14,6 +14,9 @@ from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
+from cfol_fast.recipes import kept_predictions
+from cfol_fast.recipes.frontier.carrying_out import FACTS
+from cfol_fast.recipes.frontier.carrying_out import NAME as FRONTIER
 from cfol_fast.recipes.page import read_table
 from cfol_fast.recipes.recipe import list_recipes
 from cfol_fast.recipes.table import NAME
@@ -26,7 +29,13 @@ Table = dict[str, Any]
 def read_kept(folder: Path) -> list[Table]:
     """Every kept comparison below `folder` (FOLDER/SCALE/RECIPE.json), in the paper's order."""
     with made_from(folder):
-        return in_the_papers_order([read_object(path) for path in sorted(folder.glob("*/*.json"))])
+        found = [read_object(path) for path in sorted(folder.glob("*/*.json")) if path.name != FACTS]
+        return in_the_papers_order(found)
+
+
+def read_frontiers(folder: Path) -> list[Table]:
+    """The fair tables below `folder` (FOLDER/SCALE/frontier.json), by scale."""
+    return [read_object(path) for path in sorted(folder.glob(f"*/{FACTS}"))]
 
 
 def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
@@ -42,19 +51,35 @@ def collect(reproduction: Path, folder: Path) -> list[Path]:
 
 def _collect(reproduction: Path, folder: Path) -> list[Path]:
     tables = in_the_papers_order([read_table(path.parent) for path in sorted(reproduction.glob(f"*/{NAME}"))])
-    if not tables:
+    written = _collect_frontier(reproduction, folder)
+    if not tables and not written:
         raise InputError(
             f"{reproduction} holds no tables: expected {reproduction}/RECIPE/{NAME} (cfol-fast reproduce NAME)"
         )
-    written = []
     for table, also in distinct(tables):
         place = folder / table["scale"]
         place.mkdir(parents=True, exist_ok=True)
         kept = _compact(table, also, reproduction)
-        kept["figures"] = _keep_figures([table, *also], reproduction, place)
+        kept["figures"] = _keep_figures(table, reproduction, place)
         written.append(place / f"{table['recipe']}.json")
         atomic.write_text(written[-1], readable_json(kept) + "\n")
+        kept_predictions.add(place, reproduction / "runs", list(kept["runs"]))
     return written
+
+
+def _collect_frontier(reproduction: Path, folder: Path) -> list[Path]:
+    source = reproduction / FRONTIER / FACTS
+    if not source.exists():
+        return []
+    facts = read_object(source)
+    place = folder / facts["scale"]
+    place.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(place / FACTS, readable_json(facts) + "\n")
+    atomic.write_bytes(place / "frontier.svg", (source.parent / "frontier.svg").read_bytes())
+    kept_predictions.add(
+        place, reproduction / "runs", [name for row in facts["rows"] for name in row["runs"]]
+    )
+    return [place / FACTS]
 
 
 def distinct(tables: Sequence[Table]) -> list[tuple[Table, list[Table]]]:
@@ -134,13 +159,12 @@ def _counts(accuracies: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _keep_figures(tables: Sequence[Table], reproduction: Path, place: Path) -> list[str]:
+def _keep_figures(table: Table, reproduction: Path, place: Path) -> list[str]:
     """Copies the figures of a comparison and returns their files' names."""
     kept = []
-    for table in tables:
-        for key in table.get("figures", []):
-            kept.append(f"{table['recipe']}-{key}.svg")
-            atomic.write_bytes(place / kept[-1], (reproduction / table["recipe"] / f"{key}.svg").read_bytes())
+    for key in table.get("figures", []):
+        kept.append(f"{table['recipe']}-{key}.svg")
+        atomic.write_bytes(place / kept[-1], (reproduction / table["recipe"] / f"{key}.svg").read_bytes())
     return kept
 
 

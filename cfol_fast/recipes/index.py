@@ -7,33 +7,29 @@ Why an ordering of the paper is not shown cannot be computed: a person writes it
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import render
-from cfol_fast.recipes.collection import read_kept
-from cfol_fast.recipes.recipe import list_recipes
+from cfol_fast.recipes import paper, render
+from cfol_fast.recipes.collection import read_frontiers, read_kept
+from cfol_fast.recipes.frontier import text as frontier
+from cfol_fast.recipes.recipe import list_recipes, load_recipe
 from cfol_fast.reporting import Cell, Row, Table
+from cfol_fast.runs.comparisons import CONTRADICTED, NOT_SHOWN, SHOWN
 from cfol_fast.runs.toml_files import read_toml
 
 NOTES = "notes.toml"
-VERDICTS = (
-    "shown",
-    "shown, within the deviation",
-    "shown (one seed)",
-    "not shown (one seed)",
-    "not shown, within the deviation",
-    "not shown",
-)
+VERDICTS = (SHOWN, NOT_SHOWN, f"{NOT_SHOWN} (one seed)", CONTRADICTED)
 UNEXPLAINED = "(no explanation written yet)"
 
 
 def write_index(folder: Path) -> Path:
     """Writes README.md into `folder`."""
-    if not read_kept(folder):
+    if not read_kept(folder) and not read_frontiers(folder):
         raise InputError(
             f"{folder} holds no results: expected {folder}/SCALE/RECIPE.json "
             f"(cfol-fast reproduce --index {folder} --collect REPRODUCTION writes them)"
@@ -56,38 +52,70 @@ def text(folder: Path) -> str:
     introduction = notes.get("introduction")
     if isinstance(introduction, str):
         lines += [introduction.strip(), ""]
-    there = {
-        recipe["recipe"] for table in tables if table["scale"] == "mini" for recipe in (table, *table["also"])
-    }
-    missing = [name for name in list_recipes() if name not in there]
+    there = {table["recipe"] for table in tables if table["scale"] == "mini"}
+    frontiers = {facts["scale"]: facts for facts in read_frontiers(folder)}
+    for scale in dict.fromkeys([*frontiers, *(table["scale"] for table in tables)]):
+        if scale in frontiers:
+            lines += _frontier(frontiers[scale])
+        of_scale = [table for table in tables if table["scale"] == scale]
+        lines += _scale(scale, of_scale, notes) if of_scale else []
+    same = [
+        name for name in list_recipes() if any(name == other["recipe"] for t in tables for other in t["also"])
+    ]
+    if same:
+        lines += _without_evidence(same)
+    missing = [name for name in list_recipes() if name not in there and name not in same]
     if missing:
         lines += [f"Not carried out yet at the mini scale: {', '.join(missing)}.", ""]
-    for scale in dict.fromkeys(table["scale"] for table in tables):
-        lines += _scale(scale, [table for table in tables if table["scale"] == scale], notes)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _frontier(facts: Mapping[str, Any]) -> list[str]:
+    scale = facts["scale"]
+    body = frontier.markdown_body(facts, f"{scale}/frontier.svg").rstrip()
+    files = f"The facts: [{scale}/frontier.json]({scale}/frontier.json); what every image was taken for: "
+    files += f"[{scale}/predictions.json.gz]({scale}/predictions.json.gz)."
+    return [f"## {facts['title']}: the {scale} scale", "", body, "", files, ""]
+
+
+def _without_evidence(names: list[str]) -> list[str]:
+    """Recipes whose mini form is the same runs on the same images as another's are no evidence of their own."""
+    rows = [
+        Row(
+            [name],
+            [
+                Cell(paper.reference(name)),
+                Cell(load_recipe(name).title),
+                Cell(f"`cfol-fast reproduce {name} --data DIR`"),
+            ],
+        )
+        for name in names
+    ]
+    table = Table("needs", "", "", ["Recipe"], ["Paper", "What it is", "Command"], rows, words=True)
+    text = "At the mini scale these would be runs of the recipes above under another name. They need their data sets, and a GPU:"
+    return ["## Needs its data set", "", text, "", table.markdown().rstrip(), ""]
 
 
 def _scale(scale: str, tables: list[dict[str, Any]], notes: Mapping[str, Any]) -> list[str]:
     runs = {run for table in tables for run in table["runs"]}
-    recipes = len(tables) + sum(len(table["also"]) for table in tables)
+    data = sorted({name for table in tables for name in table["datasets"]})
     lines = [
-        f"## The {scale} scale: {recipes} recipes, {len(tables)} distinct comparisons, {len(runs)} runs",
+        f"## The {scale} scale: {len(tables)} of the paper's tables and figures, {len(runs)} runs on {', '.join(data)}",
         "",
         _summary(tables),
         "",
     ]
     rows = []
     for table in tables:
-        held = [claim["holds"] for claim in table["claims"] if claim["holds"] is not None]
+        held = [claim["verdict"] == SHOWN for claim in table["claims"] if claim["ours"] is not None]
         seeds = max(
             (len(entry["seeds"]) for block in table["blocks"] for entry in block["entries"]), default=0
         )
         valid = {None: "–", True: "yes", False: "no"}[(table["valid"] or {}).get("ok")]
         count = f"{sum(held)} of {len(held)}" if held else "–"
         link = f"[{table['recipe']}](#{_anchor(table)})"
-        same = ", ".join(f"{other['recipe']} ({other['paper']})" for other in table["also"])
-        rows.append(Row([link], [Cell(text) for text in (table["paper"], str(seeds), count, valid, same)]))
-    columns = ["Paper", "Seeds", "Orderings shown", "Valid", "The same runs stand for"]
+        rows.append(Row([link], [Cell(text) for text in (table["paper"], str(seeds), count, valid)]))
+    columns = ["Paper", "Seeds", "Orderings shown", "Valid"]
     lines.append(Table("recipes", "", "", ["Recipe"], columns, rows, words=True).markdown().rstrip())
     for table in tables:
         lines += ["", *_section(table, notes.get(f"{scale}/{table['recipe']}", {}))]
@@ -99,14 +127,15 @@ def _summary(tables: list[dict[str, Any]]) -> str:
     distinct: dict[str, Mapping[str, Any]] = {}
     for table in tables:
         for claim in table["claims"]:
-            if claim["holds"] is not None:
+            if claim["ours"] is not None:
                 key = json.dumps([claim["compared"], claim["metric"], table["checkpoint"]], sort_keys=True)
                 distinct.setdefault(key, claim)
-    sizes: dict[str, int] = {}
-    for claim in distinct.values():
-        sizes[render.verdict(claim)] = sizes.get(render.verdict(claim), 0) + 1
+    sizes = Counter(map(render.verdict, distinct.values()))
     listed = "; ".join(f"{word}: {sizes[word]}" for word in VERDICTS if word in sizes)
-    return f"The paper's orderings, {len(distinct)} distinct comparisons (the same runs stand in several tables): {listed}."
+    return (
+        f"The paper's orderings, {len(distinct)} distinct comparisons: {listed}. They are descriptive: each is judged by its own 95 % "
+        "interval over the seeds, without a correction for their number; what was declared beforehand stands in the fair table."
+    )
 
 
 def _anchor(table: Mapping[str, Any]) -> str:
@@ -116,18 +145,15 @@ def _anchor(table: Mapping[str, Any]) -> str:
 def _section(table: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
     heading = f"### {table['recipe']}: {table['title']}"
     lines = [f'<a id="{_anchor(table)}"></a>', "", heading, "", render.markdown_body(table).rstrip()]
-    failed = [claim for claim in table["claims"] if claim["holds"] is False]
+    failed = [claim for claim in table["claims"] if claim["ours"] is not None and claim["ours"] <= 0]
     if failed:
-        lines += ["", "Not shown, and why:", ""]
+        lines += ["", "With the other sign here, and why:", ""]
         lines += [
             f"- {claim['text']}: {notes.get(claim['key']) or notes.get('why') or UNEXPLAINED}"
             for claim in failed
         ]
     if notes.get("note"):
         lines += ["", str(notes["note"]).strip()]
-    if table["also"]:
-        others = [f"{other['recipe']} ({other['paper']}: {other['title']})" for other in table["also"]]
-        lines += ["", f"The same runs are the {table['scale']} form of {'; '.join(others)}."]
     for figure in table["figures"]:
         lines += ["", f"![{figure.removesuffix('.svg')}]({table['scale']}/{figure})"]
     file = f"{table['scale']}/{table['recipe']}.json"

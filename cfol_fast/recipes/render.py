@@ -93,9 +93,14 @@ def orderings(table: Mapping[str, Any]) -> Table:
     rows = []
     for claim in table["claims"]:
         paper, ours = ("–" if claim[who] is None else points(claim[who], DIGITS) for who in ("paper", "ours"))
-        spread = f" ± {percent(claim['deviation'], DIGITS)}" if claim["deviation"] is not None else ""
-        rows.append(Row([claim["text"]], [Cell(paper), Cell(ours + spread), Cell(verdict(claim))]))
-    caption = "What the paper's numbers show, and whether ours show it: differences of accuracies in points."
+        if claim["interval"] is not None:
+            low, high = (points(limit, DIGITS) for limit in claim["interval"])
+            ours += f" [{low}, {high}]"
+        rows.append(Row([claim["text"]], [Cell(paper), Cell(ours), Cell(verdict(claim))]))
+    caption = (
+        "What the paper's numbers show, and whether ours show it: paired differences over the seeds in points [95 % t-interval]. "
+        "Descriptive: each is judged alone, not corrected for how many there are."
+    )
     return Table(
         "orderings",
         "The paper's orderings",
@@ -108,12 +113,7 @@ def orderings(table: Mapping[str, Any]) -> Table:
 
 
 def verdict(claim: Mapping[str, Any]) -> str:
-    if claim["holds"] is None:
-        return "not measured"
-    word = "shown" if claim["holds"] else "not shown"
-    if claim["deviation"] is None:
-        return f"{word} (one seed)"
-    return f"{word}, within the deviation" if abs(claim["ours"]) < claim["deviation"] else word
+    return claim["verdict"] + (" (one seed)" if claim["seeds"] == 1 else "")
 
 
 def markdown(table: Mapping[str, Any]) -> str:
@@ -127,7 +127,7 @@ def markdown_body(table: Mapping[str, Any]) -> str:
     parts += ["\n".join(f"- {note}" for note in table["footnotes"])] if table["footnotes"] else []
     if table["claims"]:
         shown = orderings(table)
-        parts += [f"{shown.title}, in points:", shown.markdown().rstrip()]
+        parts += [f"{shown.title}. {shown.caption}", shown.markdown().rstrip()]
     for count in table["counts"]:
         beside = f" (the paper: {count['paper']})" if count["paper"] is not None else ""
         parts.append(f"{count['ours']} of {count['classes']} {count['text']}{beside}.")

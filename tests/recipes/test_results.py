@@ -10,7 +10,7 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import list_recipes, load_recipe, plan
-from cfol_fast.recipes.collection import collect, distinct, read_kept, readable_json
+from cfol_fast.recipes.collection import collect, distinct, read_frontiers, read_kept, readable_json
 from cfol_fast.recipes.index import UNEXPLAINED, text, write_index
 from cfol_fast.recipes.reproduction import write
 from tests.recipes.fake_runs import write_all
@@ -43,7 +43,6 @@ def test_a_recipe_with_the_runs_of_another_is_kept_under_its_name(tmp_path: Path
         "cifar10-robust.svg",
         "cifar10.json",
         "gamma.json",
-        "seeds-robust.svg",
     ]
 
 
@@ -108,6 +107,13 @@ def test_the_page_names_recipes_that_were_not_carried_out(tmp_path: Path) -> Non
     assert "seeds" not in line
 
 
+def test_a_recipe_of_the_same_runs_is_no_evidence_and_needs_its_data_set(tmp_path: Path) -> None:
+    page = text(kept(tmp_path, "cifar10", "seeds"))
+    listed = page.partition("## Needs its data set")[2]
+    assert "`cfol-fast reproduce seeds --data DIR`" in listed
+    assert "1 of the paper's tables and figures" in page
+
+
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=str(tmp_path)):
         write_index(tmp_path)
@@ -137,6 +143,10 @@ def test_every_committed_figure_is_there_and_no_other_file() -> None:
         f"mini/{name}" for table in COMMITTED for name in (f"{table['recipe']}.json", *table["figures"])
     }
     found = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*") if path.is_file()}
+    for facts in read_frontiers(RESULTS):
+        expected |= {
+            f"{facts['scale']}/{name}" for name in ("frontier.json", "frontier.svg", "predictions.json.gz")
+        }
     assert found == expected | {"README.md", "notes.toml"}
 
 

@@ -11,7 +11,8 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.recipes import load_recipe, plan, render
-from cfol_fast.recipes.table import build, improved_worst_classes
+from cfol_fast.recipes.recipe import Claim
+from cfol_fast.recipes.table import build, improved_worst_classes, judge
 from tests.recipes.fake_runs import accuracy, write_all, write_run
 
 
@@ -90,17 +91,37 @@ def test_orderings_are_judged_with_the_paper_beside(tmp_path: Path) -> None:
     good = by_key["cfol > erm: robust.worst"]
     assert good["paper"] == pytest.approx(0.32 - 0.235)
     assert good["ours"] == pytest.approx(0.3)
-    assert good["holds"]
-    assert render.verdict(good) == "shown"
-    # The fake CFOL runs have the better average.
-    bad = by_key["erm > cfol: robust.average"]
-    assert bad["holds"] is False
-    assert render.verdict(bad) == "not shown"
-    assert render.verdict({**good, "ours": 0.001, "deviation": 0.02}) == "shown, within the deviation"
-    assert render.verdict({**bad, "ours": -0.001, "deviation": 0.02}) == "not shown, within the deviation"
-    assert render.verdict({**good, "deviation": None}) == "shown (one seed)"
-    assert render.verdict({**bad, "deviation": None}) == "not shown (one seed)"
-    assert render.verdict({**good, "holds": None}) == "not measured"
+    # The made-up seeds differ by the same in every method: such differences do not tell their spread.
+    assert (good["seeds"], good["interval"], render.verdict(good)) == (3, None, "not shown")
+    assert render.verdict({**good, "seeds": 1}) == "not shown (one seed)"
+
+
+def worst_classes(values: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Blocks with one measure of two methods."""
+    entries = [
+        {
+            "name": name, "title": name, "runs": [name], "attack": None, "parameters": {},
+            "values": {"robust.worst": {"values": found, "paper": None}},
+        }
+        for name, found in values.items()
+    ]  # fmt: skip
+    return [{"name": "b", "title": "B", "entries": entries}]
+
+
+@pytest.mark.parametrize(
+    ("better", "expected"),
+    [([0.4, 0.42, 0.39], "shown"), ([0.0, 0.01, 0.02], "contradicted"), ([0.1, 0.5, 0.2], "not shown")],
+)
+def test_an_ordering_is_judged_by_the_interval_over_the_seeds(better: list[float], expected: str) -> None:
+    blocks = worst_classes({"cfol": better, "erm": [0.2, 0.21, 0.22 + 0.01]})
+    (claim,) = judge([Claim("cfol", "erm", "robust.worst")], blocks)
+    assert claim["verdict"] == expected
+    assert claim["interval"][0] < claim["ours"] < claim["interval"][1]
+
+
+def test_one_seed_shows_no_ordering() -> None:
+    (claim,) = judge([Claim("cfol", "erm", "robust.worst")], worst_classes({"cfol": [0.9], "erm": [0.0]}))
+    assert render.verdict(claim) == "not shown (one seed)"
 
 
 def test_a_mini_table_needs_an_erm_well_above_chance(tmp_path: Path) -> None:
@@ -136,7 +157,7 @@ def test_a_column_without_its_checkpoint_says_how_to_get_it(tmp_path: Path) -> N
     text = render.markdown(table)
     assert "--checkpoint erm=PATH" in text
     assert "| – | 25.90 |" in text
-    assert [claim["holds"] for claim in table["claims"] if "erm" in claim["key"]] == [None, None]
+    assert [claim["verdict"] for claim in table["claims"] if "erm" in claim["key"]] == ["not measured"] * 2
 
 
 def test_the_count_of_improved_worst_classes() -> None:

@@ -1,0 +1,78 @@
+"""What every test image was taken for by every kept run, in one compressed file per scale: results/SCALE/predictions.json.gz.
+
+    {"format": 1, "labels": [P, ...], "runs": {name: [{"of": "best-average", "images": N, "labels": i, "clean": P, "robust": P}, ...]}}
+
+P is a packed list of classes (docs/evaluation-format.md), `labels` the number of the list of true classes that it belongs to; `of` is a
+checkpoint, "offsets" (the tested checkpoint with class offsets), or the kind of another attack on the tested checkpoint.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cfol_fast import atomic
+from cfol_fast.errors import InputError
+from cfol_fast.runs import predictions
+from cfol_fast.runs.accuracy import Accuracy
+from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.run_folder import OFFSETS, RESULT
+
+FILE = "predictions.json.gz"
+FORMAT = 1
+
+
+def read(place: Path) -> dict[str, Any]:
+    """The file of a scale's folder, empty where there is none."""
+    path = place / FILE
+    if not path.exists():
+        return {"format": FORMAT, "labels": [], "runs": {}}
+    try:
+        found = json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"{path} is not a file of predictions: {error}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError(f"{path} is not a file of predictions of format {FORMAT}")
+    return found
+
+
+def add(place: Path, runs: Path, names: Sequence[str]) -> None:
+    """Adds those of the named runs that have kept predictions. The same runs give the same file, byte by byte."""
+    tree = read(place)
+    for name in names:
+        if found := list(_lists_of(runs / name)):
+            for one in found:
+                if one["labels"] not in tree["labels"]:
+                    tree["labels"].append(one["labels"])
+                one["labels"] = tree["labels"].index(one["labels"])
+            tree["runs"][name] = found
+    if tree["runs"]:
+        tree["runs"] = dict(sorted(tree["runs"].items()))
+        atomic.write_bytes(place / FILE, gzip.compress(json.dumps(tree).encode(), 9, mtime=0))
+
+
+def _lists_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every list of a run, its labels as the packed text."""
+    if (folder / predictions.FILE).exists():
+        predictions.read(folder, read_object(folder / RESULT))
+        tree = read_object(folder / predictions.FILE, predictions.SHAPE)
+        for name, kept in tree["checkpoints"].items():
+            yield {"of": name, "images": tree["images"], "labels": tree["labels"], **kept}
+    made = [("offsets", read_object(folder / OFFSETS)["test"])] if (folder / OFFSETS).exists() else []
+    evaluations = [read_object(path) for path in sorted(folder.glob("eval-*.json"))]
+    made += [(str(one["attack"]["kind"]), one) for one in evaluations if "attack" in one]
+    for name, found in made:
+        if "predicted" in found:
+            yield {"of": name, "images": found["examples"], "labels": found["labels"], **found["predicted"]}
+
+
+def accuracy(tree: dict[str, Any], run: str, of: str, kind: str, classes: Sequence[str]) -> Accuracy:
+    """The figures of one list again, from the images."""
+    (found,) = [one for one in tree["runs"][run] if one["of"] == of]
+    labels = predictions.unpack(tree["labels"][found["labels"]], found["images"], "labels")
+    return predictions.accuracy(
+        labels, predictions.unpack(found[kind], found["images"], f"{run}: {of}"), classes
+    )
