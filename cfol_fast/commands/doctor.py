@@ -37,6 +37,9 @@ EXTRAS = {
         "TensorBoard events while training",
         "pip install tensorboard",
     ),
+    "timm": ("timm", "timm's models: --model timm:NAME", "pip install timm"),
+    "safetensors": ("safetensors", "weights as safetensors: export and eval", "pip install safetensors"),
+    "onnx": ("onnxscript", "cfol-fast export --to onnx", "pip install onnx onnxscript"),
     "wandb": ("wandb", "logging to Weights & Biases while training", "pip install wandb"),
     "metrics": ("torchmetrics", "WorstClassAccuracy and TailAccuracy", "pip install torchmetrics"),
 }
