@@ -36,6 +36,7 @@ QUESTIONS = (
     "active_set",
     "epoch",
     "memory",
+    "ranks",
     "dispatches",
     "scaling",
     "gpu",
