@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,10 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import cfol_fast as cf
-from cfol_fast import attacks
+from cfol_fast import attacks, evaluation, objectives
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.evaluation import AutoAttack, check_gradients, evaluate, evaluate_radii
 from cfol_fast.ranks import Ranks
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.training import validation
 from tests.attacks.small_models import EPS, SmallNet, Trained, images
 from tests.evaluation.test_autoattack import FAST, shorten
 
@@ -74,6 +77,7 @@ def everything(trained: Trained, folder: Path, ranks: Ranks | None = None) -> di
     checks = check_gradients(model, TensorDataset(x, y), attack={"eps": EPS, "steps": 2}, **options)
     found["sanity"] = [check.to_json() for check in checks]
     found |= autoattack(trained, folder, ranks, options)
+    found["hold-out losses"] = losses_on_the_holdout(trained, ranks or Ranks(0, 1))
     if ranks is not None:
         found["errors"] = errors(trained, rank, options)
     return found
@@ -104,6 +108,24 @@ def autoattack(trained: Trained, folder: Path, ranks: Ranks | None, options: dic
         attack = {**parts, "state": of_one}
         found["continued from one process"] = evaluate(*trained, attack=attack, **options).to_json()
     return found
+
+
+def losses_on_the_holdout(trained: Trained, ranks: Ranks) -> list[str]:
+    config = TrainConfig()
+    config.test.batch_size = BATCH
+    config.attack.kind, config.attack.eps, config.attack.steps = "trades", EPS, 2
+    source = evaluation.TensorSource(trained.x, trained.y, [str(c) for c in range(10)])
+    trainer: Any = SimpleNamespace(
+        model=trained.model,
+        config=config,
+        images=SimpleNamespace(validation=source, classes=source.classes),
+        objective=objectives.Trades(),
+        ranks=ranks,
+        leave_if_asked=lambda: None,
+    )
+    per_class, mean = validation.holdout_losses(trainer)
+    # As text: a class without images has NaN, which is not equal to itself.
+    return [repr(loss) for loss in (*per_class.tolist(), mean)]
 
 
 def own_loop(rank: int = 0, size: int = 1, group: Any = None) -> dict[str, Any]:

@@ -57,10 +57,13 @@ def found(request: pytest.FixtureRequest, started: None, folder: Path) -> list[F
     ]
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["pgd", "again", "active set", "clean", "few", "foreign", "loader", "data set", "sanity", "autoattack"],
+WHOLE = (
+    *("pgd", "again", "active set", "clean", "few", "foreign", "loader", "data set", "sanity", "autoattack"),
+    "hold-out losses",
 )
+
+
+@pytest.mark.parametrize("what", WHOLE)
 def test_every_rank_has_the_whole_result_of_one_process(what: str, found: list[Found], alone: Found) -> None:
     for rank in found:
         assert rank[what] == alone[what]

@@ -1,0 +1,164 @@
+"""What each process of `test_training.py` does, with gloo: four are started once, and are a job of four, then two a job of two.
+
+Several jobs follow each other in one process, since most of a process's time is its import of torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cfol_fast import processes
+from cfol_fast.errors import Stopped, TrainingFailed
+from cfol_fast.methods import METHODS
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.training import train, trainer, validation
+from tests.distributed.networks import DROPOUT
+from tests.training import tiny
+
+# Of all shards; from one state, one step.
+ONE_STEP = ("cfol", "lcvar", "frl")
+SHORT: dict[str, Any] = {"epochs": 2, "steps_per_epoch": 2, "attack__steps": 1, "test__steps": 1}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in METHODS},
+    "perturbed": ("lcvar", {"awp": 0.05}),
+    "members": ("cfol", {"ensemble": 2}),
+    "averaged": ("cfol", {"ema__decay": 0.5}),
+    "n-fgsm": ("cfol", {"attack__kind": "n-fgsm"}),
+}
+
+
+def run_settings(variant: str) -> tuple[str, dict[str, Any]]:
+    method, settings = VARIANTS[variant]
+    return method, {**SHORT, "shards": 2, "model__name": DROPOUT, **settings}
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    tiny.use_few_images()
+    out = Path(folder)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost"}
+    job(4, out)
+    one_step_each(out / "4")
+    leave()
+    if rank >= 2:
+        return
+    job(2, out)
+    one_step_each(out / "2")
+    for variant in VARIANTS:
+        method, settings = run_settings(variant)
+        tiny.run(out / variant, method, **settings)
+    found = {
+        "drifted": message(lambda: drifting(out / "drifted", rank), TrainingFailed),
+        "stopped": message(lambda: signalled(out / "stopped", rank, "learning_rate"), Stopped),
+        "validated": message(lambda: signalled(out / "validated", rank, "new_attack"), Stopped),
+    }
+    continued = train(
+        tiny.tiny_config(out / "four-to-two", **{**SHORT, "shards": 4}), resume="auto", quiet=True
+    )
+    found["result"] = continued.result
+    found["lost"] = message(lambda: hanging(out / "lost", rank), processes.RankLost)
+    torch.save(found, out / f"found-{rank}.pt")
+
+
+def job(size: int, folder: Path) -> None:
+    """Joins a job of so many processes."""
+    os.environ |= {"WORLD_SIZE": str(size), "MASTER_PORT": (folder / f"port-{size}").read_text()}
+    joined.append(processes.joined("cpu"))
+    joined[-1].__enter__()
+
+
+def leave() -> None:
+    joined.pop().__exit__(None, None, None)
+
+
+joined: list[Any] = []
+
+
+def one_step_each(folder: Path) -> None:
+    """Weights, indices, pixels and attack starts of one step in four shards; each process keeps what it saw."""
+    for method in ONE_STEP:
+        rank, size = processes.ranks().rank, processes.ranks().size
+        torch.save(one_step(method), folder.parent / f"step-{method}-{rank}-of-{size}.pt")
+
+
+def one_step(method: str) -> dict[str, Tensor]:
+    made = tiny.new_trainer("unused", method, shards=4, attack__steps=1)
+    start, starts = made.attack.start, []
+    made.attack.start = lambda x, eps: starts.append(start(x, eps)) or starts[-1].clone()  # type: ignore[method-assign]
+    batch = next(made.batches.feed(1))
+    made.step(batch)
+    seen = {"indices": batch.indices, "pixels": batch.x, "starts": torch.cat(starts)}
+    return {**seen, **{f"model {name}": tensor for name, tensor in made.model.state_dict().items()}}
+
+
+def message(action: Callable[[], Any], kind: type[Exception]) -> str:
+    try:
+        action()
+    except kind as error:
+        return str(error)
+    return "nothing was said"
+
+
+def drifting(out: Path, rank: int) -> None:
+    """A run in which the second rank's sampler learns something of its own."""
+    original = trainer.Trainer.step
+
+    def step(self: trainer.Trainer, batch: Any) -> None:
+        original(self, batch)
+        if rank == 1:
+            self.sampler.w += 1e-9
+
+    trainer.Trainer.step = step  # type: ignore[method-assign]
+    try:
+        tiny.run(out, "cfol", shards=2)
+    finally:
+        trainer.Trainer.step = original  # type: ignore[method-assign]
+
+
+def signalled(out: Path, rank: int, place: str) -> None:
+    """A run whose second rank gets a signal: in its second step, or in its first validation."""
+    owner: Any = trainer if place == "learning_rate" else validation
+    original, calls = getattr(owner, place), []
+
+    def counting(*args: Any) -> Any:
+        calls.append(1)
+        if rank == 1 and len(calls) == (2 if place == "learning_rate" else 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args)
+
+    setattr(owner, place, counting)
+    try:
+        tiny.run(out, "dafa", shards=2)
+    finally:
+        setattr(owner, place, original)
+
+
+def hanging(out: Path, rank: int) -> None:
+    """A run whose second rank answers no more in its second step; the first has two seconds of patience."""
+    leave()
+    config: TrainConfig = tiny.tiny_config(out, shards=2)
+    os.environ["MASTER_PORT"] = (out.parent / "port-patience").read_text()
+    original, calls = trainer.learning_rate, []
+
+    def waiting(*args: Any) -> float:
+        calls.append(1)
+        if rank == 1 and len(calls) == 2:
+            signal.sigwait({signal.SIGUSR1})
+            raise processes.RankLost("woken")
+        return original(*args)
+
+    trainer.learning_rate = waiting  # type: ignore[assignment]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    (out.parent / f"pid-{rank}").write_text(str(os.getpid()))
+    try:
+        train(config, quiet=True, patience=2)
+    finally:
+        if rank == 0:
+            os.kill(int((out.parent / "pid-1").read_text()), signal.SIGUSR1)
