@@ -31,7 +31,8 @@ def expected(seen: list[dict[str, np.ndarray]], decay: float) -> dict[str, np.nd
     """sum (1-d) d^(t-s) theta_s, divided by the sum of its factors."""
     factors = [(1 - decay) * decay ** (len(seen) - 1 - s) for s in range(len(seen))]
     return {
-        name: sum(f * one[name] for f, one in zip(factors, seen, strict=True)) / sum(factors) for name in seen[0]
+        name: sum(f * one[name] for f, one in zip(factors, seen, strict=True)) / sum(factors)
+        for name in seen[0]
     }
 
 
