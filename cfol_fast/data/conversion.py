@@ -168,9 +168,7 @@ class Conversion:
         files = spec.files(root, options, size_in_headers)
         self.parts, self.notes = _divided(files, imbalance, seed)
         self.imbalance, self.size = imbalance, files.size
-        self.batch_size = files.batch_size or size_in_headers(self.parts["train"])
-        if self.batch_size is None:
-            raise InputError(f"{self.parts['train'].root}: no image of train could be decoded")
+        self.batch_size = files.batch_size
         self._mean_and_std = (spec.mean, spec.std)
 
     def check_room(self, splits: list[str], folder: Path) -> None:
@@ -233,7 +231,6 @@ class Conversion:
             yield label, stored
 
     def _description(self, split: str) -> dict[str, Any]:
-        assert self.batch_size is not None
         mean, std = self._mean_and_std
         measured = {} if mean is None or std is None else {"mean": list(mean), "std": list(std)}
         return {

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cfol_fast import ops
+from cfol_fast import ops, processes
 from cfol_fast.data.beton import Beton, open_beton
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.room import check_memory
@@ -29,7 +29,7 @@ class FFCVSource:
     """The images of the FFCV file `path`, which may be open already, with the surface of `ResidentSource`.
 
     lag: how many batches are drawn ahead. 0 is on-policy and decodes while the trainer waits; 1 decodes the next batch during a step.
-    workers: threads that decode; by default all cores, at most 8. The batches do not depend on it.
+    workers: threads that decode; by default this process's share of the cores, at most 8. The batches do not depend on it.
     subset: (n,) int64, the rows of the file that this source has; its indices are then 0..n-1. None: the whole file.
     """
 
@@ -74,7 +74,7 @@ class FFCVSource:
         if self._stored_size is None:
             columns = (self.file.heights, self.file.widths)
             self._sizes = torch.stack([self._of_my_images(column) for column in columns], 1)
-        self._workers = workers or min(os.cpu_count() or 1, 8)
+        self._workers = workers or max(1, min((os.cpu_count() or 1) // processes.local_count(), 8))
         # 0..B-1, kept from batch to batch
         self._places = torch.arange(0, device=self.device)
         self._loader: Any = None

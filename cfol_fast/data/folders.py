@@ -31,13 +31,13 @@ TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 class Files:
     """The files of a data set, listed and not yet read. test: None where there is no test part.
 
-    size: the short side that images are stored with; None keeps them. batch_size: (h, w) of the batches where images differ in size.
+    size: the short side that images are stored with; None keeps them. batch_size: (h, w) of the batches.
     """
 
     train: Listing
     test: Listing | None
     size: int | None
-    batch_size: tuple[int, int] | None
+    batch_size: tuple[int, int]
     notes: list[str]
 
 
@@ -77,17 +77,17 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
     test = None if test_folder is None else list_classes(root, test_folder)
     if test is not None:
         _same_classes(train, test)
-    size, batch_size = options.size, None
+    size = options.size
     if size is None:
         sizes = {size_of(part, options.progress) for part in (train, test) if part is not None}
-        if len(sizes) > 1 or None in sizes:
-            size = MIXED_SIZE
-            notes.append(
-                f"images of different sizes: stored with a short side of {size} px (change it with size=)"
-            )
-    if size is not None:
-        batch_size = (size, size)
-    return Files(train, test, size, batch_size, notes)
+        common = sizes.pop() if len(sizes) == 1 else None
+        if common is not None:
+            return Files(train, test, None, common, notes)
+        size = MIXED_SIZE
+        notes.append(
+            f"images of different sizes: stored with a short side of {size} px (change it with size=)"
+        )
+    return Files(train, test, size, (size, size), notes)
 
 
 def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
@@ -202,7 +202,7 @@ def list_classes(root: Path, split: str) -> Listing:
         )
     paths: list[str] = []
     labels: list[int] = []
-    prefix = os.path.join(root, "")
+    prefix = os.path.join(base, "")
     # A link may lead back to a folder above it, or into another class: each folder is looked into once.
     visited = {_identity(base): base}
     for name in classes:
@@ -216,7 +216,7 @@ def list_classes(root: Path, split: str) -> Listing:
                 f"{base / name} has no image in it ({', '.join(EXTENSIONS)}): add some or remove the folder"
             )
         # Not relpath, which takes 10 µs for each of a million files.
-        paths += [path[len(prefix) :] for path in found]
+        paths += [os.path.join(split, path[len(prefix) :]) for path in found]
         labels += [number] * len(found)
     return Listing(root, split, paths, labels, classes)
 

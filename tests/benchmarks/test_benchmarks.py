@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from benchmarks import readme, step_profile
+from benchmarks import readme, step_profile, stream_memory
 from benchmarks.__main__ import QUESTIONS, document, kept, updated
 from benchmarks.machine import RESULTS
 from benchmarks.rows import Row, at_most, faster, markdown
@@ -52,6 +52,14 @@ def test_a_question_runs_and_its_json_has_the_form(question):
     assert rows or (question == "gpu" and not torch.cuda.is_available())
     check_form(json.dumps(document(rows), allow_nan=False))
     assert len(markdown(rows).splitlines()) == len(rows) + 2
+
+
+@pytest.mark.slow
+@pytest.mark.ffcv
+def test_a_folder_of_photographs_is_converted_and_trained_on_in_bounded_memory():
+    (row,) = stream_memory.measure(True)
+    check_form(json.dumps(document([row]), allow_nan=False))
+    assert row.reached
 
 
 def test_the_profile_sorts_the_whole_step_into_groups():

@@ -40,6 +40,12 @@ def test_a_folder_has_its_folders_names_as_classes(tmp_path):
     assert (found.size, found.channels, len(found.mean)) == ((8, 8), 3, 3)
 
 
+def test_the_folder_may_be_the_one_at_hand(tmp_path, monkeypatch):
+    files.folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert len(load(".").train) == 12
+
+
 def test_val_is_the_test_part_where_there_is_no_test(tmp_path):
     made = files.folder(tmp_path, ("train", "val"))
     assert np.array_equal(load(tmp_path).test.image(0), made["val/ant/0.png"])

@@ -192,8 +192,7 @@ def test_offsets_between_pixels_are_refused() -> None:
 
 
 @pytest.mark.ffcv
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("same_size", [True, False])
+@pytest.mark.parametrize(("workers", "same_size"), [(1, True), (2, False)])
 def test_raw_files_give_the_resident_source_s_batches(tmp_path: Path, workers: int, same_size: bool) -> None:
     if same_size:
         images = data.ImageSet(pictures(9, 40, 44), torch.arange(9) % 3, ["a", "b", "c"])
