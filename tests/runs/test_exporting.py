@@ -1,4 +1,4 @@
-"""Weights for use without this package. safetensors and ONNX are tested in tests/integrations."""
+"""Weights for use without this package. ONNX is tested in tests/integrations."""
 
 from __future__ import annotations
 
@@ -42,6 +42,59 @@ def test_the_code_beside_an_export_loads_it_without_this_package(
     assert not found["model"].training
     with torch.no_grad():
         assert torch.equal(found["model"](X), model(X))
+
+
+def test_safetensors_are_loaded_without_this_package_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = store(tmp_path / "checkpoint.pt", "demo-cnn")
+    made = export(tmp_path / "checkpoint.pt", tmp_path / "weights.safetensors", "safetensors")
+    assert read_checkpoint(made.file)["spec"]["name"] == "demo-cnn"
+    with torch.no_grad():
+        assert torch.equal(load(made.file)(X), model(X))
+        with monkeypatch.context() as patch:
+            found = loaded_by(made.code, patch)
+        assert torch.equal(found["model"](X), model(X))
+    assert found["classes"] == CLASSES
+
+
+def test_a_safetensors_file_is_trusted_no_more_than_a_checkpoint(tmp_path: Path) -> None:
+    from cfol_fast.runs import safetensors_files
+
+    store(tmp_path / "checkpoint.pt", "demo-cnn")
+    state = read_checkpoint(tmp_path / "checkpoint.pt")
+    weights, file = state.pop("model"), tmp_path / "w.safetensors"
+    for change, message in (
+        ({"spec": {**state["spec"], "name": "os:system"}}, "asks for the code 'os:system'"),
+        (
+            {"spec": {**state["spec"], "num_classes": 4}},
+            "its weights are not those of demo-cnn with 4 classes",
+        ),
+        ({"classes": ["cat"]}, "must name its 3 classes"),
+        ({"format": 99}, "has the format 99"),
+    ):
+        file.write_bytes(safetensors_files.serialized(weights, {**state, **change}))
+        with pytest.raises(InputError, match=message):
+            load(file)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(InputError, match="is damaged or no safetensors file"):
+        load(file)
+
+
+def test_a_registered_model_is_imported_from_where_it_was_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.zoo, "OURS", dict(models.zoo.OURS))
+    monkeypatch.setattr(models.zoo, "REGISTERED", {})
+    models.register("flat")(flat)
+    store(tmp_path / "checkpoint.pt", "flat")
+    code = export(tmp_path / "checkpoint.pt", tmp_path / "weights.pt").code
+    assert code is not None
+    assert f"{__name__}.flat(3, 3, 32)" in code.read_text()
+
+
+def flat(num_classes: int, in_channels: int, image_size: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(in_channels * image_size**2, num_classes))
 
 
 def test_every_network_of_ours_can_be_written_as_code() -> None:
