@@ -32,7 +32,7 @@ class SamplerTrainer(Trainer):
 
     def __init__(self, *args: Any, sampler: IndexSampler, **options: Any) -> None:
         super().__init__(*args, **options)
-        names = getattr(self.model.config, "id2label", None) or {}
+        names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
         known = list(names.values()) if len(names) == getattr(sampler, "k", None) else None
         self.learning = LearningSampler(sampler, known)
         if self.args.world_size > 1:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +129,27 @@ def test_a_data_set_of_the_datasets_package_works_with_accumulated_gradients(tmp
     trainer.train()
     assert trainer.state.global_step == 3
     assert not torch.equal(sampler.p, new_sampler().p)
+
+
+ON_RANKS = """
+import torch.distributed as dist
+from pathlib import Path
+from tests.integrations.test_hugging_face import new_sampler, new_trainer
+
+sampler = new_sampler()
+new_trainer(Path("out"), sampler, learning_rate=0.0).train()
+sampler.check_ranks()
+if dist.get_rank() == 0:
+    Path("found").write_text(f"{dist.get_world_size()} {sampler.fingerprint()}")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_learn_together_what_one_learns_from_twice_the_batch(tmp_path: Path) -> None:
+    alone = new_sampler()
+    new_trainer(tmp_path, alone, learning_rate=0.0, per_device_train_batch_size=16).train()
+    (tmp_path / "train.py").write_text(ON_RANKS)
+    command = "-m torch.distributed.run --standalone --nproc-per-node 2 train.py"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, *command.split()], check=True, cwd=tmp_path, env=env)
+    assert (tmp_path / "found").read_text() == f"2 {alone.fingerprint()}"

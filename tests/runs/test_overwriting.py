@@ -9,7 +9,7 @@ import pytest
 from cfol_fast.runs import overwriting, run_folder
 from cfol_fast.runs.config import TrainConfig
 
-OLD = ("metrics.jsonl", "result.json", "gallery.json", "eval.json", "eval-pgd-12345678.json", ".config.json.12345678.tmp",
+OLD = ("metrics.jsonl", "result.json", "gallery.json", "wandb.json", "eval.json", "eval-pgd-12345678.json", ".config.json.12345678.tmp",
        "checkpoints/last.pt", "checkpoints/previous.pt", "checkpoints/best-average.pt", "checkpoints/best-worst.pt",
        "tensorboard/events.out.tfevents.1.host", "stage-1/config.json", "stage-1/checkpoints/last.pt", "stage-1/result.json")  # fmt: skip
 MINE = ("notes.txt", "checkpoints/mine.pt", "tensorboard/mine", ".replaced-mine")
