@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, metavar="RUN", help="the folder of a finished run with a hold-out"
     )
     parser.add_argument(
+        "--checkpoint",
+        metavar="NAME",
+        help="which of the run's, such as ema-best-worst (default: the tested one)",
+    )
+    parser.add_argument(
         "--rounds",
         type=Range(1, 10_000),
         default=20,
@@ -54,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.folder.is_dir():
         raise InputError(f"no run folder {args.folder}")
     say = (lambda line: None) if args.quiet else print
-    fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, say, args.model)
+    fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, say, args.model, args.checkpoint)
     before, after = (fit.test[name]["robust"] for name in ("before", "after"))
     print(f"hold-out, worst class: {fit.holdout[0]:.1%} -> {fit.holdout[1]:.1%}")
     for title, name in (("average", "average"), ("20 % tail", "tail"), ("worst class", "worst")):

@@ -22,7 +22,7 @@ from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_fraction
-from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.images import load_images
 from cfol_fast.training.validation import figures, in_order
@@ -52,11 +52,12 @@ def fit_offsets(
     device: str = "auto",
     say: Say = lambda line: None,
     model_name: str | None = None,
+    checkpoint: str | None = None,
 ) -> Fit:
     """Raises the offset of each class by `rate` times how much more than the mean it errs under attack, `rounds` times.
 
     The first round is without offsets, so that the fit is never worse on the hold-out. Writes checkpoints/offsets.pt.
-    model_name: of a run whose model is code, see `load`.
+    model_name: of a run whose model is code, see `load`. checkpoint: which of the run's; the tested one by default.
     """
     config = run_folder.read_config(run)
     if run_folder.read_result(run) is None:
@@ -69,7 +70,7 @@ def fit_offsets(
     with RunLock(run):
         images = load_images(config)
         assert images.validation is not None
-        state = read_checkpoint(run, config.device, model_name)
+        state = read_checkpoint(checkpoint_path(run, checkpoint), config.device, model_name)
         model = ModelSpec.from_dict(state["spec"], model_name).create().to(config.device).eval()
         model.load_state_dict(state["model"])
         bias = last_bias(model, len(images.classes))
