@@ -20,6 +20,7 @@ from cfol_fast import data
 from cfol_fast.commands import main as cli
 from cfol_fast.data import conversion, decoding, registry
 from cfol_fast.data.beton import JPG, RAW, open_beton
+from cfol_fast.data.folders import list_classes
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.errors import InputError
 
@@ -158,6 +159,18 @@ def test_a_turned_image_is_upright_in_memory_too(photos: Path) -> None:
     save(photos / "train/ant/turned.png", ramp(30, 50), "PNG", exif=lying_on_its_side())
     pixels = decoding.read_image(photos / "train/ant/turned.png", None)
     assert np.array_equal(pixels, np.rot90(ramp(30, 50), -1))
+
+
+def test_images_that_are_turned_have_the_size_that_is_seen(photos: Path) -> None:
+    shutil.rmtree(photos / "train")
+    save(photos / "train/ant/turned.jpg", ramp(30, 50), exif=lying_on_its_side())
+    save(photos / "train/bee/upright.jpg", ramp(50, 30))
+    assert decoding.size_in_headers(list_classes(photos, "train")) == (50, 30)
+
+
+def test_damaged_exif_data_says_nothing(photos: Path) -> None:
+    save(photos / "train/ant/odd.jpg", ramp(30, 50), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
+    assert decoding.read_image(photos / "train/ant/odd.jpg", None).shape == (30, 50, 3)
 
 
 def test_what_only_ffcvs_decoder_refuses_is_encoded_anew(

@@ -181,6 +181,20 @@ def test_crops_that_make_no_sense_are_refused(options: dict[str, float], said: s
         ops.Augment(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.gpu
+def test_cpu_and_gpu_give_the_same_crops() -> None:
+    images, idx = pictures(9, 40, 48), torch.tensor([3, 8, 0, 0, 5])
+    augment = ops.Augment(crop=False, flip=True, scale=0.08)
+
+    def crops(device: str) -> Tensor:
+        rng = ops.new_rng(5, device)
+        return ops.gather_augment(
+            images.to(device), idx.to(device), rng, augment=augment, size=(24, 24)
+        ).cpu()
+
+    assert torch.equal(crops("cpu"), crops("cuda"))
+
+
 # ---------------------------------------------------------------- sources
 
 
