@@ -78,9 +78,8 @@ class ShardedStep:
         pieces = self._pieces(shards)
         for number, piece in enumerate(pieces):
             with self._summing_later() if number < len(pieces) - 1 else nullcontext():
-                share, loss, found = self._share(piece, self.parallel or self.passes)
-                # Gradients are shares of one loss, and are summed; DistributedDataParallel divides by the number of processes.
-                (share * self.ranks.size if self.parallel is not None else share).backward()
+                shares, loss, found = self._shares(piece, self.parallel or self.passes)
+                self._backward(shares)
             losses.append(loss)
             logits += found
         self.statistics.average(self.shards, self.ranks)
@@ -112,49 +111,55 @@ class ShardedStep:
         """The gradients of all but the last piece stay in this process until then."""
         return self.parallel.no_sync() if self.parallel is not None else nullcontext()
 
-    def _share(
+    def _backward(self, shares: list[Tensor]) -> None:
+        """Adds to the gradients, shard by shard where one process has them all: in the same order as on as many processes."""
+        if self.parallel is None:
+            for share in shares:
+                share.backward()
+        else:
+            # It watches one backward pass. It divides by the number of processes, and these are shares of one loss.
+            (torch.stack(shares).sum() * self.ranks.size).backward()
+
+    def _shares(
         self, piece: list[Shard], passes: Callable[[list[Shard]], Any]
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """(what to call `backward` on, this process's part of the loss, the logits of each shard)."""
+    ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+        """(of each shard what to call `backward` on, this process's part of the loss, the logits of each shard)."""
         with step.autocast(self.trainer):
             found = passes(piece)
             logits = [each for _, each in found]
             if not self.trainer.objective.separable:
-                return *self._share_of_all([terms for terms, _ in found], piece), logits
+                return *self._shares_of_all([terms for terms, _ in found], piece), logits
             ((_, batch),), ((terms, _),) = piece, found
             share = self.trainer.objective.risk(terms, batch) / self.shards
-        return share, share.detach(), logits
+        return [share], share.detach(), logits
 
-    def _share_of_all(self, found: list[Terms], piece: list[Shard]) -> tuple[Tensor, Tensor]:
+    def _shares_of_all(self, found: list[Terms], piece: list[Shard]) -> tuple[list[Tensor], Tensor]:
         """The risk of the global batch, of which each example's part is its terms times the risk's gradient with respect to them."""
-        mine = [torch.cat(parts) for parts in zip(*found, strict=True)]
+        mine = [torch.cat(parts).detach() for parts in zip(*found, strict=True)]
         batches = [batch for _, batch in piece]
         names = [name for name in ("y", "weight", "clean", "robust") if getattr(batches[0], name) is not None]
         facts = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in names}
         # One message; in float64 every term, label and factor arrives as it was.
-        message = torch.stack([each.detach().to(torch.float64) for each in (*mine, *facts.values())])
+        message = torch.stack([each.to(torch.float64) for each in (*mine, *facts.values())])
         rows = torch.cat(self.ranks.gather(message), dim=1)
         terms = [row.to(own.dtype).requires_grad_() for row, own in zip(rows, mine, strict=False)]
         of_all = {name: row.to(facts[name].dtype) for name, row in zip(names, rows[len(mine) :], strict=True)}
         risk = self.trainer.objective.risk(tuple(terms), objectives.Examples(**of_all))
-        gradients = torch.autograd.grad(risk, terms, allow_unused=True)
-        share = sum(
-            (self.ranks.mine(gradient) * own).sum()
-            for gradient, own in zip(gradients, mine, strict=True)
-            if gradient is not None
-        )
-        assert isinstance(share, Tensor), "a risk depends on a term"
-        return share, risk.detach() / self.ranks.size
+        gradients = torch.autograd.grad(risk, terms, allow_unused=True, materialize_grads=True)
+        parts = [self.ranks.mine(gradient).split(self.width) for gradient in gradients]
+        shares = [
+            torch.stack([(weights * term).sum() for weights, term in zip(of_shard, own, strict=True)]).sum()
+            for of_shard, own in zip(zip(*parts, strict=True), found, strict=True)
+        ]
+        return shares, risk.detach() / self.ranks.size
 
     def _gradients(self, shards: list[Shard], weights: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of the global batch's loss, for the perturbation of the weights."""
         total = [torch.zeros_like(weight) for weight in weights]
         for piece in self._pieces(shards):
-            share, _, _ = self._share(piece, self.passes)
-            for sum_of_weight, part in zip(
-                total, torch.autograd.grad(share, weights, allow_unused=True), strict=True
-            ):
-                if part is not None:
+            for share in self._shares(piece, self.passes)[0]:
+                parts = torch.autograd.grad(share, weights, allow_unused=True, materialize_grads=True)
+                for sum_of_weight, part in zip(total, parts, strict=True):
                     sum_of_weight += part
         return [self.ranks.sum(gradient) for gradient in total]
 

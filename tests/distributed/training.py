@@ -27,7 +27,7 @@ ONE_STEP = ("cfol", "lcvar", "frl")
 SHORT: dict[str, Any] = {"epochs": 2, "steps_per_epoch": 2, "attack__steps": 1, "test__steps": 1}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
-    "perturbed": ("lcvar", {"awp": 0.05}),
+    "perturbed": ("frl", {"awp": 0.05}),
     "members": ("cfol", {"ensemble": 2}),
     "averaged": ("cfol", {"ema__decay": 0.5}),
     "n-fgsm": ("cfol", {"attack__kind": "n-fgsm"}),
