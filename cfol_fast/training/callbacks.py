@@ -85,6 +85,8 @@ class Callbacks:
         return self
 
     def start(self) -> None:
+        if not self._called:
+            return
         trainer = self.trainer
         step = trainer.position.step
         run = RunInfo(

@@ -6,6 +6,8 @@ import json
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import multiprocessing
 
 import cfol_fast as cf
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
@@ -163,3 +165,18 @@ def test_without_wandb_the_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="pip install wandb"):
         cf.train(tiny.tiny_config(tmp_path / "run"), quiet=True, log=["wandb"])
     assert not (tmp_path / "run").exists()
+
+
+def rank_of_two(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    config, diary = tiny.tiny_config(f"{folder}/run", epochs=1, shards=2), Diary()
+    cf.train(config, callbacks=[diary, Broken()])
+    (folder / f"heard-{rank}.json").write_text(json.dumps(diary.heard))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_of_two_processes_the_first_calls_back_and_its_callbacks_errors_hold_nobody_up(tmp_path):
+    multiprocessing.start_processes(rank_of_two, (tmp_path,), nprocs=2, start_method="fork")
+    first, second = (json.loads((tmp_path / f"heard-{rank}.json").read_text()) for rank in (0, 1))
+    assert (first[0], first[-2:], second) == (["start", 0], ["end", "close"], [])
