@@ -38,6 +38,7 @@ examples:
 
 
 RADIUS = Range(0, 1e4, whole=False)
+SECONDS = Range(1, 1_000_000, whole=False)
 
 
 def _radii(text: str) -> list[float]:
@@ -150,11 +151,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also check for masked gradients: more steps, Square and a large radius, in every class; exit status 1 if a class fails",
     )
+    parser.add_argument(
+        "--patience",
+        type=SECONDS,
+        default=3600.0,
+        metavar="SECONDS",
+        help="under torchrun: how long a process waits for another before all end; more than a batch takes (default: 3600)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
 
 def run(args: argparse.Namespace) -> int:
-    with processes.joined(args.device) as ranks:
+    with processes.joined(args.device, args.patience) as ranks:
         # The others compute their part, and are silent.
         args.quiet = args.quiet or not ranks.is_first
         return _run(args, ranks)
