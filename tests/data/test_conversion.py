@@ -168,6 +168,7 @@ def test_images_that_are_turned_have_the_size_that_is_seen(photos: Path) -> None
     assert decoding.size_in_headers(list_classes(photos, "train")) == (50, 30)
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_data_says_nothing(photos: Path) -> None:
     save(photos / "train/ant/odd.jpg", ramp(30, 50), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
     assert decoding.read_image(photos / "train/ant/odd.jpg", None).shape == (30, 50, 3)
