@@ -177,11 +177,8 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     from cfol_fast.machine import choose_device
     from cfol_fast.progress import Count
 
-    for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
-        if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
-            raise InputError(
-                f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
-            )
+    # On another machine they need not be there.
+    ranks.from_first(lambda: _check_outputs(args))
     device = choose_device(args.device)
     if ranks.size > 1 and device.type == "cuda":
         # Each process of a machine has a GPU of its own.
@@ -252,6 +249,14 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
             f"cfol-fast: gradients may be masked, the figures too high: {', '.join(failed)}", file=sys.stderr
         )
     return status
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
+        if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
+            raise InputError(
+                f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
+            )
 
 
 @dataclass
