@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torchvision
 
+import cfol_fast as cf
 from cfol_fast.commands import main as cli
+from cfol_fast.models import libraries
+from tests.data import published_files
 
 CODE = """\
 from torch import nn
@@ -82,6 +88,43 @@ def test_a_model_that_does_not_fit_is_refused_before_a_folder_is_made(
     assert cli.main(["train", "cfol", *TINY, "--model", model, "--out", "run"]) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "run").exists()
+
+
+@pytest.fixture
+def weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """torchvision publishes weights of SqueezeNet for three classes of images of 40 px; a folder DIR has such classes, of 24 px."""
+    published_files.folder(folder / "DIR", side=24)
+    state = torchvision.models.squeezenet1_1(num_classes=3).state_dict()
+    published = SimpleNamespace(
+        meta={"categories": ["ant", "bee", "cat"]},
+        transforms=lambda: SimpleNamespace(crop_size=[40], mean=[0.25] * 3, std=[0.5] * 3),
+        get_state_dict=lambda **options: state,
+    )
+    monkeypatch.setattr(libraries, "_torchvision_weights", lambda name: published)
+    return state
+
+
+PUBLISHED = ["--pretrained", "--model=torchvision:squeezenet1_1", "--dataset=folder", "--data=DIR"]
+
+
+def test_published_weights_bring_the_size_and_the_normalisation(weights: dict[str, torch.Tensor]) -> None:
+    assert cli.main(["train", "erm", *TINY, "--holdout=none", *PUBLISHED, "--lr=1e-12", "--out", "run"]) == 0
+    assert json.loads(Path("run/config.json").read_text())["data"]["size"] == 40
+    state = cf.load("run").state_dict()
+    assert state["normalize.mean"].flatten().tolist() == [0.25] * 3
+    torch.testing.assert_close(state["net.features.0.weight"], weights["features.0.weight"])
+    assert json.loads(Path("run/result.json").read_text())["init"]["weights"].startswith(
+        "torchvision:squeezenet1_1"
+    )
+
+
+def test_published_weights_are_evaluated_without_a_file(weights: dict[str, torch.Tensor], capsys) -> None:
+    assert cli.main(["eval", *PUBLISHED, "--steps=1", "--device=cpu", "--quiet", "--json=e.json"]) == 0
+    settings = json.loads(Path("e.json").read_text())["settings"]
+    assert settings["checkpoint"] == "torchvision:squeezenet1_1"
+    assert settings["mean"] == [0.25] * 3
+    assert cli.main(["eval", "run.pt", *PUBLISHED]) == 2
+    assert "leave out run.pt" in capsys.readouterr().err
 
 
 def test_pretrained_is_for_models_with_published_weights(folder: Path, capsys) -> None:

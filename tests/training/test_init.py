@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cfol_fast import evaluation
+from cfol_fast import evaluation, models
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import read_checkpoint
@@ -99,6 +99,21 @@ def test_weights_without_a_normalisation_need_to_be_told_one(base, tmp_path):
     found = weights(trainer)
     assert float(found["normalize.std"]) == 1.0
     assert equal({name: found[name] for name in state}, state)
+
+
+def test_weights_for_other_classes_leave_the_last_layer_new(tmp_path):
+    torch.manual_seed(1)
+    theirs = models.create("demo-cnn@0.25", 7, 28, 1).state_dict()
+    torch.save(theirs, tmp_path / "theirs.pt")
+    own = weights(tiny.new_trainer(tmp_path))
+    with pytest.warns(
+        UserWarning, match=r"another number of classes: linear\.weight, linear\.bias start anew"
+    ):
+        trainer = tiny.new_trainer(tmp_path, model__init=str(tmp_path / "theirs.pt"))
+    found = weights(trainer)
+    assert torch.equal(found["net.features.0.weight"], theirs["net.features.0.weight"])
+    assert torch.equal(found["net.linear.weight"], own["net.linear.weight"])
+    assert trainer.init["new"] == ["linear.weight", "linear.bias"]
 
 
 def test_weights_that_do_not_fit_are_refused(base, tmp_path):
