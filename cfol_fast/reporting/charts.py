@@ -65,8 +65,11 @@ def _legend(groups: Sequence[Group]) -> list[tuple[str, str | None, bool]]:
     return [(group.legend, group.colour, False) for group in groups]
 
 
-def _whiskers(comparison: Comparison) -> str:
-    """What the error bars are, for a caption."""
+SELECTED = "95 % interval (of the tail and the worst class: for whichever classes they are)"
+
+
+def _whiskers(comparison: Comparison, interval: str = "95 % Wilson interval") -> str:
+    """What the error bars are, for a caption. interval: of a single run's accuracies."""
     deviations = [
         stat
         for group in comparison.groups
@@ -75,11 +78,9 @@ def _whiskers(comparison: Comparison) -> str:
     several = any(stat.deviation is not None for stat in deviations)
     single = any(stat.deviation is None and stat.low is not None for stat in deviations)
     if several and single:
-        return (
-            "Error bars: one standard deviation over the seeds, or the 95 % Wilson interval of a single run."
-        )
+        return f"Error bars: one standard deviation over the seeds, or the {interval} of a single run."
     if single:
-        return "Error bars: 95 % Wilson intervals."
+        return f"Error bars: the {interval}, for these test images."
     return "Error bars: one standard deviation over the seeds." if several else ""
 
 
@@ -104,7 +105,8 @@ def measures(comparison: Comparison) -> Figure | None:
         "measures",
         "Average, tail and worst class",
         "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
-        f"{comparison.tail_size} worst of {len(comparison.classes)} classes. " + _whiskers(comparison),
+        f"{comparison.tail_size} worst of {len(comparison.classes)} classes. "
+        + _whiskers(comparison, SELECTED),
         [DotChart("", names, dots)],
         _legend(groups),
     )

@@ -14,7 +14,8 @@ from typing import Any
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.reporting.theme import SERIES
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size, wilson
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size
+from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import essential_settings
 from cfol_fast.runs.records import Run, same_attack
@@ -66,7 +67,7 @@ class Group:
         found = self.accuracies(split)
         if not found:
             return None
-        return summarise([accuracy.metric(metric) for accuracy in found], _interval(found[0], metric))
+        return summarise([accuracy.metric(metric) for accuracy in found], found[0].limits(metric))
 
     def class_stat(self, split: str, name: str) -> Stat | None:
         found = [accuracy for accuracy in self.accuracies(split) if name in accuracy.per_class]
@@ -74,9 +75,27 @@ class Group:
             return None
         return summarise([accuracy.per_class[name] for accuracy in found], found[0].interval.get(name))
 
+    def precision_stat(self, name: str) -> Stat | None:
+        """Of the attacked images that are taken for a class, the share that are of it."""
+        found = [one.precision[name] for one in self.accuracies("robust") if name in one.precision]
+        return summarise(found) if found else None
+
     def worst_class(self, split: str) -> str:
         """The class that is worst in most seeds."""
         return Counter(accuracy.worst_class for accuracy in self.accuracies(split)).most_common(1)[0][0]
+
+    def over(self, other: Group, split: str, metric: str) -> Difference | None:
+        """How much better this group is, paired over the seeds that both have; None where they share none."""
+        mine, theirs = (
+            {
+                run.seed: found.metric(metric)
+                for run in group.counted
+                if (found := getattr(run, split)) is not None
+            }
+            for group in (self, other)
+        )
+        shared = [seed for seed in mine if seed in theirs]
+        return paired([mine[seed] for seed in shared], [theirs[seed] for seed in shared]) if shared else None
 
     def class_counts(self, split: str) -> dict[str, int]:
         found = self.accuracies(split)
@@ -125,15 +144,6 @@ class Group:
 
 def _with_test_result(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.robust is not None or run.clean is not None]
-
-
-def _interval(accuracy: Accuracy, metric: str) -> tuple[float, float] | None:
-    if metric == "worst":
-        return accuracy.interval.get(accuracy.worst_class)
-    if metric == "average" and accuracy.count:
-        return wilson(accuracy.average, sum(accuracy.count.values()))
-    # The tail is a mean of chosen classes: it has no simple interval.
-    return None
 
 
 @dataclass(frozen=True)

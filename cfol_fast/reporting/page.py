@@ -33,6 +33,8 @@ from cfol_fast.runs.records import join_versions
 PHONE = 342.0
 # More methods than these are rows of the comparison table instead of columns.
 MANY_METHODS = 6
+# Tables that come before the figures.
+FIRST = ("price", "checkpoints")
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,11 @@ def _article(part: Part, before: str, pictures: Mapping[str, str], is_first: boo
     if len(main.columns) > MANY_METHODS:
         main = main.transposed("Method")
     blocks = [before, _table_section(main)]
+    # What is gained and what it costs stand together, before the details.
+    blocks += [_table_section(table) for table in others if table.key in FIRST]
     blocks += [_figure_section(figure, part.prefix + figure.key, pictures) for figure in part.figures]
     blocks.append(_gallery_section(comparison))
-    blocks += [_table_section(table) for table in others]
+    blocks += [_table_section(table) for table in others if table.key not in FIRST]
     blocks += [_configuration(comparison), _versions(comparison)]
     article = f'<article id="report"{"" if is_first else " class=part"}>{top}{"".join(blocks)}</article>\n'
     # Text is escaped and holds no quotation mark, so this finds the ids of elements alone.

@@ -24,7 +24,7 @@ from cfol_fast.reporting.chart import (
     spread,
     ticks,
 )
-from cfol_fast.reporting.theme import variable
+from cfol_fast.reporting.theme import ink_on, variable
 from cfol_fast.reporting.wording import percent, points
 
 # Text sizes in px, as in chart.css, and the mean width of a character in units of them; wide fonts need 0.6, most less.
@@ -362,10 +362,10 @@ def _matrix(canvas: Canvas, chart: Matrix) -> None:
                 shade = f' fill-opacity="{max(strength, 0.06):.2f}"'
                 canvas.rect(*box, "right" if right else "wrong", 2.5, shade)
                 if size >= 19:
-                    style = f' style="font-size:{number_size:.1f}px"'
-                    kind = "on" if strength > 0.62 else ""
+                    ink = ink_on(chart.colour if right else "worst", max(strength, 0.06))
+                    style = f' style="font-size:{number_size:.1f}px;fill:{ink}"'
                     middle = y + tall / 2 + number_size * 0.36
-                    canvas.text(x + size / 2, middle, f"{100 * share:.0f}", kind, "middle", style)
+                    canvas.text(x + size / 2, middle, f"{100 * share:.0f}", "number", "middle", style)
     canvas.height = start + tall * len(chart.rows) + 4
 
 
@@ -378,7 +378,7 @@ def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
         return max(0.0, low - margin), min(1.0, high + margin)
 
     (x_low, x_high), (y_low, y_high) = ends("x"), ends("y")
-    room = min(max(text_width(point.name, SMALL) for point in chart.points) + 30, 0.42 * canvas.width)
+    room = min(max(text_width(point.name, SMALL) for point in chart.points) + 30, 0.48 * canvas.width)
     left, right, start = 32.0, canvas.width - room, 22.0
     end = start + max(260.0, min(420.0, canvas.width * 0.5), 13.5 * len(chart.points))
 

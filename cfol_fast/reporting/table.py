@@ -87,7 +87,7 @@ class Table:
             cells += "".join(self._html_cell(cell) for cell in row.cells)
             body.append(f"<tr{' class=first' if row.first else ''}>{cells}</tr>")
         return (
-            f'<div class="scroll"><table id="table-{self.key}"><caption>{escape(self.title)}</caption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}"><table id="table-{self.key}"><caption>{escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         )
 

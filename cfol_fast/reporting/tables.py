@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
 from cfol_fast.reporting.table import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, duration, run_state, stat_text
+from cfol_fast.reporting.wording import attack_phrase, duration, percent, points, run_state, stat_text
+from cfol_fast.runs import price as prices
 from cfol_fast.runs.accuracy import METRICS, Accuracy
 from cfol_fast.runs.checkpoints import EMA
 from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
@@ -17,6 +19,7 @@ def build(comparison: Comparison) -> list[Table]:
     """Every table the data allow, in the order of the page."""
     made = [
         comparison_table(comparison),
+        price(comparison),
         evaluations(comparison),
         early_stopping(comparison),
         classes(comparison),
@@ -77,6 +80,63 @@ def comparison_table(comparison: Comparison) -> Table:
     )  # fmt: skip
 
 
+PRICE_COLUMNS = [
+    "Average",
+    "Largest loss of a class",
+    "Classes that lose",
+    "Base's worst class",
+    "Its recall",
+    "Its precision",
+    "False alarms for it",
+]
+
+
+def price_cells(found: Mapping[str, Any]) -> list[Cell]:
+    """A row of PRICE_COLUMNS from `runs.price`."""
+    loss = found["largest_loss"]
+
+    def pair(key: str) -> Cell:
+        return Cell("–" if found[key] is None else " → ".join(percent(value) for value in found[key]))
+
+    alarms = found["false_alarms"]
+    return [
+        Cell(points(found["average"])),
+        Cell(f"{loss['class']} {points(loss['change'])}" if loss["change"] < 0 else "none"),
+        Cell(f"{found['losing']} of {found['classes']}"),
+        Cell(found["favoured"]),
+        pair("recall"),
+        pair("precision"),
+        Cell("–" if alarms is None else " → ".join(f"{value:.0f}" for value in alarms)),
+    ]
+
+
+def price(comparison: Comparison) -> Table | None:
+    """What each group pays against the baseline under attack: the class that loses most, how many lose, precision beside recall."""
+    base = comparison.baseline
+    rows = [
+        Row(
+            [group.label],
+            price_cells(prices.price(base.accuracies("robust"), group.accuracies("robust"))),
+            colour=group.colour,
+        )
+        for group in comparison.groups[1:]
+        if comparison.comparable(group) and base.accuracies("robust") and group.accuracies("robust")
+    ]
+    if not rows or not base.tested:
+        return None
+    return Table(
+        "price",
+        "The price",
+        f"Under attack, against {base.label}, means over the seeds: the average in points, the class that loses most, and for the class that "
+        f"{base.label} is weakest in, how many of its images are recognised (recall), how many of the images taken for it are of it "
+        "(precision), both in percent, and how many images of other classes are taken for it (false alarms).",
+        ["Method"],
+        PRICE_COLUMNS,
+        rows,
+        words=True,
+    )
+
+
 def _head(group: Group) -> str:
     return f"{group.label}, unfinished" if group.partial else group.label
 
@@ -87,6 +147,7 @@ def classes(comparison: Comparison) -> Table | None:
     if not groups:
         return None
     columns = [(split, group) for split in SPLITS for group in groups if group.accuracies(split)]
+    precise = [group for group in groups if any(found.confusion for found in group.accuracies("robust"))]
     rows = []
     for name in comparison.ranked():
         cells: list[Cell] = []
@@ -99,10 +160,14 @@ def classes(comparison: Comparison) -> Table | None:
                 next(compared) if group in alike else _cells([group.class_stat(split, name)], None)[0]
                 for group in these
             ]
+        cells += [_cells([group.precision_stat(name)], None)[0] for group in precise]
         rows.append(Row([name], cells))
+    titles = [f"{SPLITS[split].lower()} {group.label}" for split, group in columns]
+    titles += [f"robust precision {group.label}" for group in precise]
     return Table(
-        "classes", "All classes", "Accuracy by class in percent, the weakest first; differences from the baseline in points.", ["Class"],
-        [f"{SPLITS[split].lower()} {group.label}" for split, group in columns], rows, [group.colour for _, group in columns], folded=True,
+        "classes", "All classes", "Accuracy by class in percent, the weakest first; differences from the baseline in points. Precision: of the attacked "
+        "images that are taken for the class, those that are of it.", ["Class"],
+        titles, rows, [*(group.colour for _, group in columns), *(group.colour for group in precise)], folded=True,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cfol_fast.reporting.groups import Comparison, Group, Stat
+from cfol_fast.runs.comparisons import NOT_SHOWN
 from cfol_fast.runs.records import Run
 
 # Narrow no-break space, between a number and its unit.
@@ -139,15 +140,34 @@ def _finding(base: Group, focus: Group) -> tuple[str, str]:
             f"The average {'rises' if moved > 0 else 'falls'} by {percent(abs(moved))} points, from {path}."
         )
     second = f"Accuracy under attack, compared with {base.label}. {price}"
-    if change and _overlap(before, after):
-        second += " The intervals of the two worst classes overlap: this difference may be chance."
-    return first, second
+    return first, f"{second} {_evidence(base, focus)}"
 
 
-def _overlap(a: Stat, b: Stat) -> bool:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.low <= b.high and b.low <= a.high
+def _evidence(base: Group, focus: Group) -> str:
+    """What the seeds say about the difference of the worst classes."""
+    difference = focus.over(base, "robust", "worst")
+    if difference is None or len(difference.values) == 1:
+        return "One seed shows no difference between methods: another seed may turn it round."
+    seeds = f"over {len(difference.values)} seeds"
+    if difference.interval is None:
+        return f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how much it varies."
+    low, high = (points(limit) for limit in difference.interval)
+    verdict = "is shown" if difference.verdict != NOT_SHOWN else "is not shown"
+    return f"The difference {verdict} {seeds}: its 95 % interval is {low} to {high} points."
+
+
+def price_sentence(price: Mapping[str, Any]) -> str:
+    """What a better worst class costs, from `runs.price`."""
+    loss, favoured = price["largest_loss"], price["favoured"]
+    text = f"{points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes lose"
+    text += f", {loss['class']} most ({points(loss['change'])})" if loss["change"] < 0 else ""
+    if price["precision"] is not None:
+        recall, precision = (
+            " → ".join(percent(value) for value in price[key]) for key in ("recall", "precision")
+        )
+        alarms = " → ".join(f"{value:.0f}" for value in price["false_alarms"])
+        text += f"; of {favoured}, {recall} % are recognised, and of what is taken for it {precision} % are (false alarms: {alarms})"
+    return text + "."
 
 
 def _portrait(group: Group) -> tuple[str, str]:

@@ -83,7 +83,7 @@ def test_the_page_and_the_table_are_written(carried_out):
     assert "**The declared comparisons.**" in table
     assert "**The settings that were tried.**" in table
     assert (folder / "frontier.svg").exists()
-    assert "The price" in (folder / "report.html").read_text()
+    assert "The price of each method" in (folder / "report.html").read_text()
 
 
 def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):

@@ -150,13 +150,36 @@ def test_the_headline_says_which_way_the_worst_class_went(tmp_path):
         assert f"CFOL-AT {words}" in headline(comparison(erm, cfol))[0]
 
 
-def test_a_difference_within_the_intervals_is_called_possible_chance(tmp_path):
-    erm, cfol = make_run(tmp_path / "erm", "erm"), make_run(tmp_path / "cfol", "cfol")
-    assert "chance" not in headline(comparison(erm, cfol))[1]
-    for folder, share, ends in ((erm, 0.30, [0.25, 0.36]), (cfol, 0.33, [0.28, 0.39])):
-        change(folder / "result.json", "test", "robust", "worst", to=share)
-        change(folder / "result.json", "test", "robust", "interval", "Shirt", to=ends)
-    assert "may be chance" in headline(comparison(erm, cfol))[1]
+def seeds_with_worst(tmp_path, worst):
+    """Runs of ERM and CFOL with these worst classes, one value for each seed."""
+    folders = []
+    for method, values in worst.items():
+        for seed, value in enumerate(values):
+            folders.append(make_run(tmp_path / f"{method}-{seed}", method, seed=seed))
+            change(folders[-1] / "result.json", "test", "robust", "worst", to=value)
+    return comparison(*folders)
+
+
+@pytest.mark.parametrize(
+    ("cfol", "said"),
+    [
+        ([0.4], "One seed shows no difference"),
+        ([0.4, 0.1, 0.2], "The difference is not shown over 3 seeds"),
+        ([0.4, 0.42, 0.41], "The difference is shown over 3 seeds: its 95 % interval is +1"),
+        ([0.3, 0.31, 0.32], "the same in each of 3 seeds"),
+    ],
+)
+def test_the_headline_says_what_the_seeds_show(tmp_path, cfol, said):
+    erm = [0.2, 0.21, 0.22][: len(cfol)]
+    assert said in headline(seeds_with_worst(tmp_path, {"erm": erm, "cfol": cfol}))[1]
+
+
+def test_the_worst_class_has_an_interval_for_whichever_class_it_is(tmp_path):
+    group = comparison(make_run(tmp_path / "erm", "erm")).groups[0]
+    accuracy = group.accuracies("robust")[0]
+    stat = group.stat("robust", "worst")
+    assert (stat.low, stat.high) == accuracy.limits("worst")
+    assert stat.low < accuracy.interval[accuracy.worst_class][0]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ import pytest
 
 from cfol_fast import reporting
 from cfol_fast.errors import InputError
+from cfol_fast.reporting.wording import points
+from cfol_fast.runs.price import price
+from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import FASHION, change, make_run
 
 
@@ -184,7 +187,8 @@ def test_tables_are_written_as_latex_with_everything_escaped(tmp_path):
     assert r"\toprule" in text
     body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert len(body) == 10
-    assert all(len(re.findall(r"(?<!\\)&", line)) == 2 for line in body)
+    # Robust, clean, and the precision under attack.
+    assert all(len(re.findall(r"(?<!\\)&", line)) == 3 for line in body)
 
 
 def test_an_unfinished_run_is_shown_as_such_with_what_there_is(tmp_path):
@@ -308,3 +312,22 @@ def test_the_picture_is_written_where_asked_and_refuses_runs_without_accuracies(
 def test_a_folder_is_no_page(pair, tmp_path):
     with pytest.raises(InputError):
         reporting.write_report(pair, tmp_path)
+
+
+def test_the_price_names_the_largest_loss_and_the_false_alarms(tmp_path):
+    runs = [make_run(tmp_path / method, method) for method in ("erm", "cfol")]
+    text = page(runs, tmp_path)
+    accuracies = [load_run(run).robust for run in runs]
+    found = price(accuracies[:1], accuracies[1:])
+    body = text.split('id="table-price"')[1].split("</table>")[0]
+    assert f"{found['largest_loss']['class']} {points(found['largest_loss']['change'])}" in body
+    assert f"{found['losing']} of 10" in body
+    assert " → ".join(f"{value:.0f}" for value in found["false_alarms"]) in body
+    assert text.index('id="table-price"') < text.index('id="measures"')
+
+
+def test_every_scroll_box_can_be_reached_by_the_keyboard_and_has_a_name(tmp_path):
+    text = page([make_run(tmp_path / "erm", "erm")], tmp_path)
+    boxes = re.findall(r'<div class="scroll"[^>]*>', text)
+    assert boxes
+    assert all('tabindex="0"' in box and 'aria-label="' in box for box in boxes)

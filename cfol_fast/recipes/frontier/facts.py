@@ -19,6 +19,7 @@ from cfol_fast.runs.comparisons import judge, paired
 from cfol_fast.runs.intervals import t_interval
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import read_rows
+from cfol_fast.runs.price import price
 from cfol_fast.runs.records import join_versions
 from cfol_fast.runs.run_folder import OFFSETS, RESULT
 
@@ -86,30 +87,6 @@ def measured(accuracies: Sequence[Mapping[str, Accuracy]]) -> dict[str, Any]:
         limits = [one.limits("worst") for one in of_kind]
         found[kind]["worst"]["limits"] = [pair and [_round(limit) for limit in pair] for pair in limits]
     return found
-
-
-def price(base: Sequence[Accuracy], row: Sequence[Accuracy]) -> dict[str, Any]:
-    """What a row pays, class by class, against its base, in means over the seeds: losses, precision, false alarms."""
-    classes = base[0].classes
-    recalls = [{c: _mean([one.per_class.get(c) for one in side]) for c in classes} for side in (base, row)]
-    changes = {c: recalls[1][c] - recalls[0][c] for c in classes}
-    loser, weakest = min(changes, key=changes.__getitem__), min(classes, key=recalls[0].__getitem__)
-    return {
-        "average": _round(_mean([one.average for one in row]) - _mean([one.average for one in base])),
-        "largest_loss": {"class": loser, "change": _round(changes[loser])},
-        "losing": sum(change < 0 for change in changes.values()),
-        "classes": len(classes),
-        "favoured": weakest,
-        "recall": [side[weakest] for side in recalls],
-        "precision": [_mean([one.precision.get(weakest) for one in side]) for side in (base, row)],
-        "false_alarms": [_mean([one.false_alarms(weakest) for one in side]) for side in (base, row)],
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    """Of those that are known; a class that no image was taken for has no precision."""
-    known = [value for value in values if value is not None]
-    return _round(math.fsum(known) / len(known)) if known else 0.0
 
 
 def declared(

@@ -42,7 +42,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
     )
     seeds = min(len(row["seeds"]) for row in rows)
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds [95 % interval]; {facts['setting']}."
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval; {facts['setting']}."
     return "\n\n".join([" ".join(sentences) or none, table.markdown().rstrip(), what]) + "\n"
 
 

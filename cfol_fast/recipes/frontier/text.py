@@ -11,7 +11,8 @@ from typing import Any
 from cfol_fast.recipes.frontier.facts import METRICS, RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
 from cfol_fast.reporting import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, percent, points
+from cfol_fast.reporting.tables import PRICE_COLUMNS, price_cells
+from cfol_fast.reporting.wording import attack_phrase, percent, points, price_sentence
 from cfol_fast.runs.comparisons import CONTRADICTED, SHOWN
 
 Facts = Mapping[str, Any]
@@ -28,11 +29,11 @@ DESCRIPTIVE = "Descriptive: intervals of single figures, not corrected for how m
 
 
 def interval_text(found: Mapping[str, Any]) -> str:
-    """24.3 [10.1, 38.5]: the mean over the seeds and its 95 % interval."""
+    """24.3 ± 14.2: the mean over the seeds and half of its 95 % t-interval, which is symmetric."""
     interval = found["interval"]
     if interval is None:
         return percent(found["mean"])
-    return f"{percent(found['mean'])} [{percent(interval[0])}, {percent(interval[1])}]"
+    return f"{percent(found['mean'])} ± {percent((interval[1] - interval[0]) / 2)}"
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
@@ -85,9 +86,9 @@ def main_tables(facts: Facts) -> list[Table]:
         rows = _best(_rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind])), (4,))
         made.append(
             Table(
-                kind,
+                f"frontier-{kind}",
                 title,
-                f"Test accuracy in percent of the best-average checkpoint, mean over {several} [95 % t-interval]. {DESCRIPTIVE}",
+                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval. {DESCRIPTIVE}",
                 ["Base", "Method"],
                 list(METRICS.values()),
                 rows,
@@ -114,7 +115,7 @@ def checkpoint_table(facts: Facts) -> Table:
         return made
 
     return Table(
-        "rules", "Which checkpoint", f"Robust worst class, mean [95 % t-interval], then the average, by the rule that keeps the checkpoint. {DESCRIPTIVE}",
+        "frontier-rules", "Every rule for the checkpoint", f"Robust worst class, mean ± half of its 95 % t-interval, then the average, by the rule that keeps the checkpoint. {DESCRIPTIVE}",
         ["Base", "Method"], [RULES[rule] for rule in rules], _best(_rows(facts, cells)),
     )  # fmt: skip
 
@@ -125,32 +126,15 @@ def price_table(facts: Facts) -> Table | None:
     if not rows:
         return None
 
-    def cells(row: Mapping[str, Any]) -> list[Cell]:
-        price = row["price"]
-        loss, pair = price["largest_loss"], lambda key: " → ".join(percent(value) for value in price[key])
-        return [
-            Cell(points(price["average"])),
-            Cell(f"{loss['class']} {points(loss['change'])}" if loss["change"] < 0 else "none"),
-            Cell(f"{price['losing']} of {price['classes']}"),
-            Cell(price["favoured"]),
-            Cell(pair("recall")),
-            Cell(pair("precision")),
-            Cell(" → ".join(f"{value:.0f}" for value in price["false_alarms"])),
-        ]
-
-    columns = [
-        "Average",
-        "Largest loss of a class",
-        "Classes that lose",
-        "Base's worst class",
-        "its recall",
-        "its precision",
-        "images of others taken for it",
-    ]
     return Table(
-        "price", "The price", "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent.",
-        ["Base", "Method"], columns, _rows(facts, cells, rows), words=True,
-    )  # fmt: skip
+        "frontier-price",
+        "The price of each method",
+        "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent.",
+        ["Base", "Method"],
+        PRICE_COLUMNS,
+        _rows(facts, lambda row: price_cells(row["price"]), rows),
+        words=True,
+    )
 
 
 def autoattack_table(facts: Facts) -> Table | None:
@@ -169,7 +153,7 @@ def autoattack_table(facts: Facts) -> Table | None:
 
     images = rows[0]["autoattack"]["images"]
     return Table(
-        "autoattack", "AutoAttack", f"One seed, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
+        "frontier-autoattack", "AutoAttack", f"One seed, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
         f"whichever classes they are]. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
     )  # fmt: skip
 
@@ -187,7 +171,7 @@ def declared_table(facts: Facts) -> Table:
         ]
         rows.append(Row([item["text"]], cells))
     return Table(
-        "declared", "The declared comparisons", "Declared before any run: two-sided, best-average checkpoint, paired over seeds; Holm over the three. "
+        "frontier-declared", "The declared comparisons", "Declared before any run: two-sided, best-average checkpoint, paired over seeds; Holm over the three. "
         "Difference in points [95 % t-interval of it alone].", ["Comparison"], ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
     )  # fmt: skip
 
@@ -202,7 +186,7 @@ def budget_table(facts: Facts) -> Table:
         ]
 
     return Table(
-        "budget", "Budget and settings", "Images times passes of one run, in millions: forward and backward in training, and both on the hold-out.",
+        "frontier-budget", "Budget and settings", "Images times passes of one run, in millions: forward and backward in training, and both on the hold-out.",
         ["Base", "Method"], ["forward", "backward", "hold-out", "seeds", "setting"], _rows(facts, cells), words=True,
     )  # fmt: skip
 
@@ -226,7 +210,7 @@ def search_table(facts: Facts) -> Table | None:
     if not rows:
         return None
     return Table(
-        "search", "The settings that were tried", f"On the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
+        "frontier-search", "The settings that were tried", f"On the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
         "at the epoch with the best average.", ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
     )  # fmt: skip
 
@@ -254,12 +238,7 @@ def findings(facts: Facts) -> list[str]:
         row = row_of(facts, name)
         if row is not None and "price" in row:
             price = row["price"]
-            lines.append(
-                f"The price of {row['title']}: {points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes lose, "
-                f"{price['largest_loss']['class']} most ({points(price['largest_loss']['change'])}); {price['favoured']} is recognised in "
-                f"{percent(price['recall'][0])} → {percent(price['recall'][1])} %, and right in {percent(price['precision'][0])} → "
-                f"{percent(price['precision'][1])} % of the images taken for it."
-            )
+            lines.append(f"The price of {row['title']}: {price_sentence(price)}")
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
         lines.append(f"The best rival, chosen on the hold-out, is {rival['title']}.")
     if (erm := row_of(facts, ERM)) and erm["rules"][RULE]["robust"]["worst"]["mean"] < 0.05:
