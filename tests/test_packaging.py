@@ -12,6 +12,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from cfol_fast import __version__
 from cfol_fast.commands import doctor
@@ -85,6 +86,17 @@ def test_the_wheel_brings_no_library_of_torch_and_names_its_linux(wheel):
     libraries = [name for name in zipfile.ZipFile(wheel).namelist() if ".so" in name]
     assert sorted(name.split(".")[0] for name in libraries) == ["cfol_fast/_host", "cfol_fast/_ops"]
     assert "-manylinux_" in wheel.name
+
+
+@pytest.mark.nvcc
+def test_the_library_with_cuda_kernels_needs_no_library_of_cuda():
+    """So one wheel serves CPU builds of torch too."""
+    with open(ROOT / "cfol_fast/_ops.abi3.so", "rb") as file:
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        needed = {tag.needed.split(".")[0] for tag in dynamic.iter_tags("DT_NEEDED")}
+    torchs = {"libtorch", "libtorch_cpu", "libc10"}
+    systems = {"libstdc++", "libgcc_s", "libc", "libm", "ld-linux-x86-64", "libdl", "librt", "libpthread"}
+    assert needed <= torchs | systems
 
 
 def test_the_wheel_says_what_it_is(wheel):

@@ -16,11 +16,15 @@ IMPORTS = """\
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+"""
+# What the code of our own networks needs besides.
+OUR_IMPORTS = """\
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F
 """
 NORMALIZE = '''
 class Normalize(nn.Module):
@@ -85,4 +89,4 @@ def _network(spec: ModelSpec) -> tuple[str, str]:
     constants = [f"VGG16 = {plain.VGG16!r}"] if plain.VGG in parts else []
     constants += ["InputError = ValueError"] if preact.WideResNet in parts else []
     values = {"k": k, "c": c, "s": s, "widths": zoo.widths(factor), "factor": factor}
-    return "".join(f"\n{line}" for line in constants) + code, call.format(**values)
+    return OUR_IMPORTS + "".join(f"\n{line}" for line in constants) + code, call.format(**values)
