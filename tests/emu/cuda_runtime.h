@@ -114,7 +114,9 @@ inline std::mt19937_64 generator;
 // two for each warp: one each would let a late acquire see the next release and hide a race.
 constexpr int kTagsPerBlock = 2 + 32 * 2;
 inline void* scheduler_tsan = nullptr;
-inline std::vector<void*> finished_tsan;
+// Making a TSan fiber takes half a millisecond: those of blocks that are over, and ordered before what comes next, are used
+// again.
+inline std::vector<void*> finished_tsan, idle_tsan;
 inline uint64_t start_tag, end_tag, tags[256 * kTagsPerBlock], *block_tags = tags;
 inline bool order_blocks = true;  // false: TSan also reports races between blocks (then ignore those on __shared__)
 
@@ -218,7 +220,8 @@ EMU_FUNCTION void start_fibers() {
     fiber.barriers = 0;
     fiber.stack.resize(64 << 10);
     getcontext(&fiber.context);
-    EMU_TSAN(fiber.tsan = __tsan_create_fiber(0);)
+    EMU_TSAN(if (idle_tsan.empty()) idle_tsan.push_back(__tsan_create_fiber(0)); fiber.tsan = idle_tsan.back();
+             idle_tsan.pop_back();)
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
     fiber.context.uc_stack.ss_size = fiber.stack.size();
     fiber.context.uc_link = nullptr;
@@ -241,12 +244,8 @@ EMU_FUNCTION void run_block(unsigned id) {
     enter(i);
     if (states[i] == kAtWarpOp || states[i] == kDone) release_warp_of(i);
   }
-  EMU_TSAN(if (order_blocks) __tsan_acquire(&end_tag); for (int i = 0; i < count; ++i) {
-    if (order_blocks)
-      __tsan_destroy_fiber(fibers[i].tsan);
-    else
-      finished_tsan.push_back(fibers[i].tsan);
-  })
+  EMU_TSAN(if (order_blocks) __tsan_acquire(&end_tag);
+           for (int i = 0; i < count; ++i)(order_blocks ? idle_tsan : finished_tsan).push_back(fibers[i].tsan);)
 }
 
 inline cudaError_t launch(dim3 grid, dim3 block, const std::function<void()>& kernel) {
@@ -275,8 +274,9 @@ inline cudaError_t launch(dim3 grid, dim3 block, const std::function<void()>& ke
     run_block(id);
     if (!error.empty()) throw std::runtime_error("emulator: " + error);
   }
-  // late: a TSan id that is used again would hide a race
-  EMU_TSAN(__tsan_acquire(&end_tag); for (void* fiber : finished_tsan) __tsan_destroy_fiber(fiber); finished_tsan.clear();)
+  // late: a fiber that is used again by another block of this launch would hide a race
+  EMU_TSAN(__tsan_acquire(&end_tag); idle_tsan.insert(idle_tsan.end(), finished_tsan.begin(), finished_tsan.end());
+           finished_tsan.clear();)
   return cudaSuccess;
 }
 

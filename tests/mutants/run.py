@@ -165,11 +165,11 @@ def found_by(fault: Fault) -> str:
 
 
 def by_tests(fault: Fault, folder: Path) -> str:
-    variables = {"CFOL_ONLY_EMULATED": "1"} if fault.on_cuda_only else {}
+    variables = {"CFOL_NATIVE_SIDE": "emulated"} if fault.on_cuda_only else {}
     status, output = run_in(folder, *PYTEST, *fault.tests, **variables)
     if status == 1:
         return first_failure(output)
-    # A crash of the interpreter finds the fault too. 5: there was no test, as with CFOL_ONLY_EMULATED for an op without CUDA.
+    # A crash of the interpreter finds the fault too. 5: there was no test, as with one side alone for an op without CUDA.
     return "" if status in (0, 5) else f"a crash in {fault.tests[0]} (status {status})"
 
 

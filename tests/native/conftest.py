@@ -19,13 +19,15 @@ DEVICES = {
     "cuda-second": ("cuda:1", "plain"),
 }
 ON_DEVICES = [pytest.param(name, marks=pytest.mark.gpu) for name in DEVICES]
+# "emulated" or "cpu": that side alone. A mutant of a CUDA kernel needs no run on the CPU, and an older processor no CUDA.
+ONLY = os.environ.get("CFOL_NATIVE_SIDE", "")
+CPU = [] if ONLY == "emulated" else ["cpu"]
 # Two orders of the threads find most of what four find: the others are for `make test`.
-EMULATED = [
+ORDERS: list[Any] = [
     pytest.param(name, marks=pytest.mark.slow if name in ("down", "random-2") else ()) for name in SCHEDULES
 ]
-# The mutants of CUDA kernels need no run on the CPU, and no second one through clones.
-ONLY_EMULATED = bool(os.environ.get("CFOL_ONLY_EMULATED"))
-MOVED: list[Any] = [] if ONLY_EMULATED else [pytest.param("moved", marks=pytest.mark.slow)]
+MOVED: list[Any] = [pytest.param("moved", marks=pytest.mark.slow)]
+CUDA = [] if ONLY == "cpu" else [*ORDERS, *([] if ONLY else MOVED), *ON_DEVICES]
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +61,13 @@ def backend_of(name: str, request: pytest.FixtureRequest) -> Backend:
     return Backend(name, torch.ops.cfol_fast_emulated, library, SCHEDULES[name])
 
 
-@pytest.fixture(params=[*([] if ONLY_EMULATED else ["cpu"]), *EMULATED, *MOVED, *ON_DEVICES])
+@pytest.fixture(params=[*CPU, *CUDA])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """The CPU kernels, the emulated CUDA kernels under each schedule, and the GPU's where there is one."""
     return backend_of(request.param, request)
 
 
-@pytest.fixture(params=[*EMULATED, *MOVED, *ON_DEVICES])
+@pytest.fixture(params=CUDA)
 def schedule(request: pytest.FixtureRequest) -> Backend:
     """CUDA alone: emulated under each schedule, and on a GPU where there is one."""
     return backend_of(request.param, request)
