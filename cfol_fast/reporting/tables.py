@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
@@ -80,6 +81,8 @@ def comparison_table(comparison: Comparison) -> Table:
     )  # fmt: skip
 
 
+# So many methods are columns on a phone.
+FEW = 3
 PRICE_COLUMNS = [
     "Average",
     "Largest loss of a class",
@@ -124,7 +127,7 @@ def price(comparison: Comparison) -> Table | None:
     ]
     if not rows or not base.tested:
         return None
-    return Table(
+    table = Table(
         "price",
         "The price",
         f"Under attack, against {base.label}, means over the seeds: the average in points, the class that loses most, and for the class that "
@@ -135,6 +138,8 @@ def price(comparison: Comparison) -> Table | None:
         rows,
         words=True,
     )
+    # With few methods the measures are rows, which a narrow page shows whole.
+    return replace(table.transposed(""), colours=[row.colour for row in rows]) if len(rows) <= FEW else table
 
 
 def _head(group: Group) -> str:
