@@ -7,8 +7,11 @@ broadcasts of `cfol_fast.ranks.Ranks`. All ranks must ask for those equally ofte
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -112,10 +115,11 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
     if gpus:
         torch.cuda.set_device(local_rank() % torch.cuda.device_count())
     with told_in_words(patience):
-        _store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
+        store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
+        _store = dist.PrefixStore(_name_of_this_start(store, rank, size, patience), store)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo",
-            store=dist.PrefixStore("cfol-fast", _store),
+            store=_store,
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=patience),
@@ -128,6 +132,32 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
     finally:
         with suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _name_of_this_start(store: Any, rank: int, size: int, patience: float) -> str:
+    """A name that all processes of this start know and no earlier one had: torchrun's store, with what is in it, outlives a restart.
+
+    Each process leaves a number of its own. The first names the start by all that it finds; a number that an earlier start left is
+    replaced sooner or later, and the name with it. Once every process has found its own number in the name, the name holds.
+    """
+    mine, end = uuid.uuid4().hex, time.monotonic() + patience
+    store.set(f"cfol-fast/hello/{rank}", mine)
+    while time.monotonic() < end:
+        if rank == 0:
+            seen = [store.get(f"cfol-fast/hello/{other}").decode() for other in range(size)]
+            name = hashlib.sha256(" ".join(seen).encode()).hexdigest()
+            store.set("cfol-fast/name", " ".join([name, *seen]))
+            if all(store.check([f"cfol-fast/{name}/{other}"]) for other in range(1, size)):
+                store.set(f"cfol-fast/{name}/holds", "1")
+                return name
+        else:
+            name, *seen = store.get("cfol-fast/name").decode().split()
+            if len(seen) == size and seen[rank] == mine:
+                store.set(f"cfol-fast/{name}/{rank}", "1")
+                if store.check([f"cfol-fast/{name}/holds"]):
+                    return name
+        time.sleep(0.01)
+    raise RuntimeError("timed out while the processes of the job were meeting")
 
 
 class RankLost(TrainingFailed):
@@ -161,7 +191,7 @@ def speaks_first() -> bool:
     if _store is None:
         return rank_and_size()[0] == 0
     with suppress(RuntimeError):
-        return bool(_store.add("cfol-fast/said", 1) == 1)
+        return bool(_store.add("said", 1) == 1)
     # Whoever holds the store is gone.
     return False
 
@@ -169,12 +199,15 @@ def speaks_first() -> bool:
 def _who_hangs() -> str:
     """The ranks that do not wait, by their numbers."""
     rank, size = rank_and_size()
+    if _store is None:
+        # The group is not one of ours.
+        return "another rank"
     with suppress(RuntimeError):
-        _store.set(f"cfol-fast/waits/{rank}", "1")
+        _store.set(f"waits/{rank}", "1")
         missing = []
         for other in range(size):
             try:
-                _store.wait([f"cfol-fast/waits/{other}"], timedelta(seconds=ASKING_SECONDS))
+                _store.wait([f"waits/{other}"], timedelta(seconds=ASKING_SECONDS))
             except RuntimeError:
                 missing.append(str(other))
         if missing:

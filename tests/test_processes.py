@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from cfol_fast import processes
 from cfol_fast.commands import main as cli
-from cfol_fast.errors import InputError
-from cfol_fast.training import TrainConfig, train
 
 pytestmark = pytest.mark.slow
 
-TINY = ["train", "cfol", "--epochs=1", "--model=demo-cnn@0.25", "--set=steps_per_epoch=1"]
-COMMANDS = [TINY, ["demo"], ["reproduce", "--list"]]
+COMMANDS = [["demo"], ["reproduce", "--list"]]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
@@ -64,25 +57,25 @@ def test_one_process_goes_on(
     assert cli.main(["reproduce", "--list"]) == 0
 
 
-def test_training_refuses_under_a_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(InputError, match="training runs in one process so far, and 2 were started"):
-        train(TrainConfig(method="cfol", out=str(tmp_path / "run")))
-    assert not (tmp_path / "run").exists()
+def test_of_a_wrong_option_the_first_process_speaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert cli.main(["train", "cfol", "--patience=0"]) == 2
+        assert capsys.readouterr().err.count("\n") == lines
 
 
-@pytest.mark.slow
-def test_torchrun_gets_one_sentence_and_no_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, "-m", "cfol_fast", *TINY, f"--out={tmp_path / 'run'}"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert done.stderr.count("cfol-fast: error:") == 1
-    assert not (tmp_path / "run").exists()
+def test_what_a_rank_says_of_another_is_a_sentence() -> None:
+    for said, expected in (
+        (
+            "Timed out waiting 1800000ms for recv operation to complete",
+            "another rank did not answer within 5 s",
+        ),
+        ("[pair.cc:534] Connection closed by peer [127.0.0.1]:1234", "another process of the run is gone"),
+    ):
+        with pytest.raises(processes.RankLost, match=expected), processes.told_in_words(5):
+            raise RuntimeError(said)
+    with pytest.raises(RuntimeError, match=r"^mat1 and mat2"), processes.told_in_words(5):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
