@@ -73,9 +73,10 @@ def _read(path: Path, ema: bool) -> tuple[dict[str, Tensor], str | None]:
     content: Any = safetensors_files.read(path)[0] if safetensors_files.is_safetensors(path) else _load(path)
     # timm's script writes it.
     arch = content.get("arch") if isinstance(content, Mapping) else None
+    taken = ""
     for name in (*AVERAGES, *WRAPPERS) if ema else (*WRAPPERS, *AVERAGES):
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
-            content = content[name]
+            content, taken = content[name], name
             if ema and name in AVERAGES:
                 break
     tensors = {}
@@ -85,13 +86,16 @@ def _read(path: Path, ema: bool) -> tuple[dict[str, Tensor], str | None]:
         raise InputError(
             f"{path} holds no weights: expected a state dict, or a dict with one under {', '.join((*WRAPPERS, *AVERAGES))}"
         )
+    if ema and taken not in AVERAGES and not any("ema" in name for name in tensors):
+        raise InputError(f"{path} holds no averaged weights: leave out --ema")
     return tensors, f"timm:{arch}" if isinstance(arch, str) and re.fullmatch(r"\w{1,80}", arch) else None
 
 
 def _load(path: Path) -> Any:
     try:
         # The arguments of a training script: a plain object that holds values. torchvision's and timm's files have one.
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        # What torch would say of a TorchScript archive, the error says.
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)
     # The unpickler may raise anything on bytes that are no pickle.
     except Exception as error:
@@ -101,7 +105,8 @@ def _load(path: Path) -> Any:
             ) from None
         if "TorchScript" in str(error):
             raise InputError(
-                f"{path} is a TorchScript archive, which holds code: it is not opened. {CONVERT.replace('torch.load(FILE, weights_only=False)', 'torch.jit.load(FILE)')}"
+                f"{path} is a TorchScript archive, which holds code: it is not opened. Where you trust it, convert it once: "
+                "torch.save(torch.jit.load(FILE).state_dict(), 'weights.pt')"
             ) from None
         if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
             raise InputError(

@@ -95,7 +95,8 @@ def read_own(path: Path) -> dict[str, Any] | None:
             tensors, description = safetensors_files.read(path)
             state = {**(description or {}), "model": tensors}
         else:
-            state = torch.load(path, map_location="meta", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):
+                state = torch.load(path, map_location="meta", weights_only=True)
     except Exception:
         # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
         return None

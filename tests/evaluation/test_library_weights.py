@@ -71,6 +71,8 @@ def test_averaged_weights_are_taken_when_they_are_asked_for(tmp_path: Path, aver
     assert float(read_state_dict(file)["fc.weight"].mean()) == 0
     assert float(read_state_dict(file, ema=True)["fc.weight"].mean()) == 1
     assert float(read_state_dict(saved({average: weights}, tmp_path))["fc.weight"].mean()) == 0
+    with pytest.raises(InputError, match="holds no averaged weights: leave out --ema"):
+        read_state_dict(saved({"state_dict": weights}, tmp_path), ema=True)
 
 
 def test_averaged_weights_may_stand_under_a_prefix_of_their_own(tmp_path: Path) -> None:
@@ -111,10 +113,14 @@ def test_a_whole_module_is_refused_with_how_to_convert_it(tmp_path: Path) -> Non
         read_state_dict(saved(nn.Linear(2, 2), tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_files_of_other_kinds_are_refused_by_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
     with pytest.raises(InputError, match="an ONNX file holds a graph"):
         read_state_dict(tmp_path / "model.onnx")
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), str(tmp_path / "script.pt"))
+    with pytest.raises(InputError, match=r"TorchScript archive.*torch\.jit\.load\(FILE\)\.state_dict\(\)"):
+        read_state_dict(tmp_path / "script.pt")
     header = b'{"w":'
     (tmp_path / "cut.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(
