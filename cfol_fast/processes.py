@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Seconds that a rank waits for the others before it takes one of them for lost.
 PATIENCE = 600.0
+RESUMED = "the last checkpoint stays: --resume=auto continues"
 # What torch.distributed says when a rank does not answer, and when one is gone.
 HANGS = ("Timed out", "timed out", "timeout")
 GONE = (
@@ -98,10 +99,10 @@ def ranks() -> Ranks:
 
 
 @contextmanager
-def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
+def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESUMED) -> Iterator[Ranks]:
     """This process in the group of its job: gloo between CPUs, nccl between GPUs. One that exists already is used, and stays.
 
-    device: "cpu" needs no nccl. patience: seconds that a rank waits for another one.
+    device: "cpu" needs no nccl. patience: seconds that a rank waits for another one. goes_on: what a message says of continuing.
     """
     global _store
     rank, size = rank_and_size()
@@ -114,7 +115,7 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
     gpus = device != "cpu" and torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(local_rank() % torch.cuda.device_count())
-    with told_in_words(patience):
+    with told_in_words(patience, goes_on):
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
         _store = dist.PrefixStore(_name_of_this_start(store, rank, size, patience), store)
         dist.init_process_group(
@@ -125,7 +126,7 @@ def joined(device: str = "auto", patience: float = PATIENCE) -> Iterator[Ranks]:
             timeout=timedelta(seconds=patience),
         )
     try:
-        with told_in_words(patience):
+        with told_in_words(patience, goes_on):
             yield ranks()
             # Nobody leaves while another one still needs it.
             dist.barrier()
@@ -165,21 +166,18 @@ class RankLost(TrainingFailed):
 
 
 @contextmanager
-def told_in_words(patience: float) -> Iterator[None]:
-    """What torch.distributed says of a rank that hangs, or is gone, as a sentence."""
+def told_in_words(patience: float, goes_on: str = RESUMED) -> Iterator[None]:
+    """What torch.distributed says of a rank that hangs, or is gone, as a sentence. goes_on: what is left, and how to continue."""
     try:
         yield
     except RuntimeError as error:
         said = str(error)
         if any(words in said for words in HANGS):
             raise RankLost(
-                f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; its last checkpoint stays: --resume=auto "
-                "continues (--patience SECONDS waits longer)"
+                f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; {goes_on} (--patience SECONDS waits longer)"
             ) from error
         if any(words in said for words in GONE):
-            raise RankLost(
-                "another process of the run is gone, so this one ends; the last checkpoint stays: --resume=auto continues"
-            ) from error
+            raise RankLost(f"another process of the run is gone, so this one ends; {goes_on}") from error
         raise
 
 

@@ -39,6 +39,7 @@ examples:
 
 RADIUS = Range(0, 1e4, whole=False)
 SECONDS = Range(1, 1_000_000, whole=False)
+GOES_ON = "start it again; with --state FILE AutoAttack continues"
 
 
 def _radii(text: str) -> list[float]:
@@ -162,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with processes.joined(args.device, args.patience) as ranks:
+    with processes.joined(args.device, args.patience, GOES_ON) as ranks:
         # The others compute their part, and are silent.
         args.quiet = args.quiet or not ranks.is_first
         return _run(args, ranks)
