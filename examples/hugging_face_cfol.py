@@ -52,8 +52,7 @@ def main(folder, epochs=3):
     sampler = cf.ClassSampler(data["train"]["label"], eta="auto", draws=epochs * len(train))
     trainer = RobustTrainer(model, args, train_dataset=train, sampler=sampler)
     trainer.train()
-    result = cf.evaluate(model, test, attack={"eps": EPS, "steps": 20}, class_names=names)
-    print(result.table())
+    print(cf.evaluate(model, test, attack={"eps": EPS, "steps": 20}).table())
 
 
 if __name__ == "__main__":

@@ -92,10 +92,12 @@ def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:
 
 
 def _class_names(dataset: Any) -> list[str]:
-    """ImageFolder's and torchvision's `classes`, also of a Subset; empty where the data set has none."""
+    """torchvision's `classes`, also of a Subset, or the names of Hugging Face's label; empty where the data set has none."""
     if isinstance(dataset, torch.utils.data.Subset):
         return _class_names(dataset.dataset)
-    classes = getattr(dataset, "classes", None)
+    features = getattr(dataset, "features", None)
+    label = next((features[name] for name in LABELS if isinstance(features, dict) and name in features), None)
+    classes = getattr(dataset, "classes", None) or getattr(label, "names", None)
     if not isinstance(classes, (list, tuple)):
         return []
     # torchvision's ImageNet has several names for a class.

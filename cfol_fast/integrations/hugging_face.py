@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from cfol_fast import atomic
 from cfol_fast.data.ticket_loader import LAG, TicketLoader, loader
 from cfol_fast.errors import InputError
 from cfol_fast.integrations.learning import LearningSampler
 from cfol_fast.sampling import IndexSampler, Ticket
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError as error:
+    raise ImportError(
+        "SamplerTrainer needs Hugging Face's packages: pip install transformers accelerate"
+    ) from error
 
 FILE = "sampler.pt"
 # The name under which a batch carries its ticket.

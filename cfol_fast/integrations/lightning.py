@@ -14,8 +14,11 @@ from cfol_fast.sampling import IndexSampler, Ticket
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError:
-    # The same package under its older name.
-    from pytorch_lightning import Callback, LightningModule, Trainer  # type: ignore[no-redef]
+    try:
+        # The same package under its older name.
+        from pytorch_lightning import Callback, LightningModule, Trainer  # type: ignore[no-redef]
+    except ImportError as error:
+        raise ImportError("SamplerCallback needs Lightning: pip install lightning") from error
 
 
 class SamplerCallback(Callback):

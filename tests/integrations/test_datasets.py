@@ -46,3 +46,4 @@ def test_it_is_evaluated_as_it_is(pictures: Dataset) -> None:
     guesses = model(torch.stack([row["image"] for row in rows])).argmax(1)
     assert result.clean.average == (guesses == torch.tensor([row["label"] for row in rows])).float().mean()
     assert result.robust.average <= result.clean.average
+    assert result.clean.classes == ["cat", "dog", "sign"]
