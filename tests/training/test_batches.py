@@ -6,7 +6,8 @@ from collections import deque
 import pytest
 import torch
 
-from cfol_fast.sampling import ClassSampler
+from cfol_fast.ranks import Ranks
+from cfol_fast.sampling import ClassSampler, ExampleSampler
 from cfol_fast.training.batches import Batches
 
 LABELS = torch.arange(40) % 4
@@ -88,3 +89,24 @@ def test_what_was_drawn_and_not_trained_on_is_in_the_state():
     assert all(
         torch.equal(draw["ticket"], t) for draw, (_, t) in zip(waiting, sampler.draws[1:], strict=True)
     )
+
+
+@pytest.mark.parametrize("make", [lambda: ClassSampler(LABELS, seed=1), lambda: ExampleSampler(40, seed=1)])
+def test_draws_that_wait_are_divided_among_another_number_of_ranks(make):
+    alone = Batches(make(), DrawingAhead(2), 8)
+    next(alone.feed(5))
+    state = alone.state_dict()
+    assert len(state["drawn"]) == 2
+    expected = list(itertools.islice(alone.feed(2), 2))
+    parts = []
+    for rank in range(2):
+        sampler = make()
+        sampler.ranks = Ranks(rank, 2)
+        mine = Batches(sampler, DrawingAhead(2), 8)
+        mine.load_state_dict(state)
+        parts.append(list(itertools.islice(mine.feed(2), 2)))
+    for batch, *of_ranks in zip(expected, *parts, strict=True):
+        assert torch.equal(torch.cat([part.indices for part in of_ranks]), batch.indices)
+        tickets = [part.ticket for part in of_ranks]
+        whole = torch.cat(tickets) if make().tickets_each_example else tickets[1]
+        assert torch.equal(whole, batch.ticket)

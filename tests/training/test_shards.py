@@ -16,6 +16,7 @@ from cfol_fast.ranks import Ranks
 from cfol_fast.runs.config import to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import differences, essential_settings
+from cfol_fast.training.capture import why_no_graph
 from cfol_fast.training.shards import check_shards
 from cfol_fast.training.trainer import Trainer
 from tests.distributed.networks import DROPOUT, PLAIN
@@ -61,6 +62,14 @@ def test_the_perturbation_of_the_weights_is_that_of_the_whole_batch(method: str,
     _, unperturbed = stepped(tmp_path, method, shards=4)
     with pytest.raises(AssertionError):
         assert_close(unperturbed, expected)
+
+
+def test_the_perturbations_passes_leave_the_statistics_alone(tmp_path: Path) -> None:
+    plain, hardly = (
+        tiny.take_steps(tiny.new_trainer(tmp_path, "clean", shards=2, awp=gamma), 2) for gamma in (0, 1e-9)
+    )
+    for (name, buffer), other in zip(plain.model.named_buffers(), hardly.model.buffers(), strict=True):
+        torch.testing.assert_close(other, buffer, rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.1), ("l2", 1)])
@@ -163,6 +172,14 @@ def test_synchronised_batchnorm_is_refused_on_the_cpu_of_several_processes(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="got cpu and 2 shards on 2 processes: take batchnorm=shard"):
         complete(tiny.tiny_config(tmp_path, batchnorm="sync"))
+
+
+def test_a_step_in_shards_is_not_captured(tmp_path: Path) -> None:
+    config = complete(tiny.tiny_config(tmp_path, shards=2))
+    config.device = "cuda"
+    assert why_no_graph(config) == "a step of 2 shards is not captured"
+    config.shards = 1
+    assert why_no_graph(config) is None
 
 
 def test_processes_must_divide_the_shards() -> None:
