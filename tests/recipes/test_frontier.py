@@ -2,14 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import runner
 from cfol_fast.recipes.frontier import facts, reproduce_frontier
 from cfol_fast.runs import predictions
-from tests.recipes import tiny_frontier
+from tests.recipes import fake_frontier, tiny_frontier
 from tests.training.tiny import few_images
 
 pytestmark = pytest.mark.slow
@@ -119,3 +121,55 @@ def test_an_interrupted_table_goes_on_where_it_stopped(carried_out, monkeypatch)
     monkeypatch.setattr(runner, "train", lambda *_, **__: None)
     reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=lambda line: None, rows=rows)
     assert json.loads(file.read_text())["offsets"] == json.loads(before)["offsets"]
+
+
+def folder_of_images(top):
+    """A copy of CIFAR-10 as a reader may have it: a folder of images, train/<class>/ and test/<class>/."""
+    noise = np.random.default_rng(0)
+    for part, count in (("train", 12), ("test", 3)):
+        for c in range(10):
+            folder = top / part / f"class {c}"
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(noise.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return top
+
+
+def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_copy_of_the_data(
+    carried_out, tmp_path, monkeypatch
+):
+    rows = tiny_frontier.write(
+        tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL, tiny_frontier.LCVAR
+    )
+    rows.write_text(rows.read_text().replace("search_seed = 9", 'search_seed = 9\nautoattack = ["erm"]'))
+    mini = json.loads((carried_out[0] / "mini/frontier/frontier.json").read_text())
+    mini |= {"rival": "lcvar", "rivals": [{"name": "lcvar", "holdout_worst": 0.5}]}
+    mini["search"].append(
+        {"row": "lcvar", "settings": {"alpha": 0.5}, "chosen": True, "holdout": mini["search"][0]["holdout"]}
+    )
+    (tmp_path / "mini.json").write_text(json.dumps(mini))
+    attacks = []
+
+    def attacked(file, model, bundle, config, attack, device):
+        attacks.append((config.method, attack["kind"], attack["images_per_class"]))
+        file.write_text(json.dumps({kind: fake_frontier.figures([30] * 10) for kind in ("clean", "robust")}))
+
+    monkeypatch.setattr("cfol_fast.recipes.evaluating._write", attacked)
+    folder = reproduce_frontier(
+        "small", tmp_path / "small", folder_of_images(tmp_path / "images"), settings=tmp_path / "mini.json",
+        quiet=True, device="cpu", say=lambda line: None, rows=rows,
+    )  # fmt: skip
+    made = json.loads((folder / "frontier.json").read_text())
+    assert (made["dataset"], made["rival"]) == ("folder", "lcvar")
+    assert {row["name"]: row["seeds"] for row in made["rows"]} == {
+        "erm": [0, 1],
+        "cfol": [0, 1],
+        "lcvar": [0, 1],
+    }
+    config = json.loads((tmp_path / "small/runs" / made["rows"][1]["runs"][0] / "config.json").read_text())
+    chosen = next(
+        item["settings"]["eta"] for item in mini["search"] if item["row"] == "cfol" and item["chosen"]
+    )
+    assert config["params"]["eta"] == pytest.approx(0.5 * chosen)
+    assert len(made["declared"]) == 3
+    assert attacks == [("erm", "autoattack", 100), ("lcvar", "autoattack", 100)]

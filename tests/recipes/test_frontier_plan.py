@@ -2,6 +2,7 @@
 
 import pytest
 
+from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
 from tests.recipes import tiny_frontier
@@ -100,3 +101,24 @@ def test_the_papers_scale_prints_commands_and_trains_nothing(tmp_path):
     assert len(commands) == 16 * 3 + 17 * 5
     assert "cfol-fast train cfol --dataset cifar10 --data DIR" in commands[0]
     assert "--set eta=1e-06" in commands[0]
+
+
+def test_the_small_scale_is_frontiers_alone(capsys):
+    assert cli.main(["reproduce", "cifar10", "--scale", "small"]) == 2
+    assert "belong to frontier" in capsys.readouterr().err
+
+
+def test_frontier_is_carried_out_alone(capsys):
+    assert cli.main(["reproduce", "frontier", "cifar10", "--scale", "mini"]) == 2
+    assert "carried out alone" in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_the_search(tmp_path, capsys):
+    assert (
+        cli.main(["reproduce", "frontier", "--scale", "mini", "--out", str(tmp_path / "out"), "--dry-run"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert out.count("missing  fashion-mini-cfol-seed1000") == 3
+    assert "48 runs of the search, 48 missing" in out
+    assert not (tmp_path / "out").exists()
