@@ -7,6 +7,7 @@ one rank every method returns what it was given.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -116,6 +117,11 @@ class Ranks:
             # Also Stopped and what the system says: every rank must leave.
             except Exception as error:
                 outcome[1] = error
+        try:
+            pickle.loads(pickle.dumps(outcome[1]))
+        # An exception of somebody else's that does not travel is told by its words.
+        except Exception:
+            outcome[1] = RuntimeError(f"{type(outcome[1]).__name__}: {outcome[1]}")
         dist.broadcast_object_list(outcome, group_src=0, group=self._group)
         if outcome[1] is not None:
             raise outcome[1]
