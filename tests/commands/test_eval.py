@@ -15,14 +15,6 @@ from cfol_fast import models
 from cfol_fast.commands import main as cli
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    file = tmp_path_factory.mktemp("weights") / "demo.pt"
-    torch.save(models.create("demo-cnn", 10, 28, 1, mean=[0.3], std=[0.3]).state_dict(), file)
-    return file
-
-
 def test_it_writes_json_and_csv_and_prints_a_table(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,20 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from cfol_fast import models
 from cfol_fast.commands import main as cli
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    file = tmp_path_factory.mktemp("weights") / "demo.pt"
-    torch.save(models.create("demo-cnn", 10, 28, 1, mean=[0.3], std=[0.3]).state_dict(), file)
-    return file
 
 
 def evaluate(weights: Path, *options: str) -> int:

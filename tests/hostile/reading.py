@@ -38,17 +38,10 @@ from cfol_fast.runs.records import load_run
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.training.trainer import Trainer
 from tests.hostile.values import as_text, bad_json, bad_text, damaged, edited
+from tests.runs.test_checkpoints import SPEC
 from tests.training.tiny import few_images, new_trainer, take_steps
 
 OLD_RUN = Path(__file__).parents[1] / "runs" / "data_0_1" / "finished"
-SPEC = {
-    "name": "demo-cnn@0.05",
-    "num_classes": 10,
-    "image_size": 28,
-    "in_channels": 1,
-    "mean": [0.5],
-    "std": [0.5],
-}
 
 
 @dataclass(frozen=True)

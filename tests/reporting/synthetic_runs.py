@@ -9,20 +9,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.data.embedded_images import CLASSES as FASHION
 from cfol_fast.runs.accuracy import tail_size, wilson
 
-FASHION = [
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-]
 # Robust accuracy by class as the demo's prototype left it: (ERM-AT, CFOL-AT).
 ROBUST = {
     "erm": [0.63, 0.90, 0.55, 0.76, 0.58, 0.81, 0.10, 0.82, 0.88, 0.90],
