@@ -17,7 +17,8 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import adopt_published, load_weights, published_model
 from tests.attacks.gradients import check_attack_gradient
 from tests.attacks.small_models import awaken
-from tests.training.tiny import few_images
+from tests.data import published_files
+from tests.training import tiny
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=8", "--set=attack.steps=1", "--set=test.steps=1"]
 TINY += ["--epochs=1", "--holdout=none", "--device=cpu", "--quiet"]
@@ -38,7 +39,18 @@ def test_the_attacks_gradient_is_plain_autograds_with_dropout_and_stochastic_dep
 
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "load", few_images())
+    monkeypatch.setattr(data, "load", tiny.few_images())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "efficientnet_b0"])
+def test_steps_of_training_move_every_weight(name: str, tmp_path: Path) -> None:
+    published_files.folder(tmp_path / "images", side=32)
+    images = {"data__name": "folder", "data__root": str(tmp_path / "images"), "data__holdout": "none"}
+    trainer = tiny.new_trainer(tmp_path, model__name=f"timm:{name}", batch_size=4, **images)
+    before = {key: value.clone() for key, value in trainer.model.named_parameters()}
+    tiny.take_steps(trainer, 2)
+    trainer.check_health()
+    assert not [key for key, value in trainer.model.named_parameters() if torch.equal(value, before[key])]
 
 
 @pytest.mark.parametrize("name", ["timm:vit_tiny_patch16_224", "timm:mobilenetv3_small_050"])
