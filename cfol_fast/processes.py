@@ -114,7 +114,12 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
 
     gpus = device != "cpu" and torch.cuda.is_available()
     if gpus:
-        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
+        if local_rank() >= (found := torch.cuda.device_count()):
+            raise InputError(
+                f"each process needs a GPU of its own, and this machine has {found}: start at most {found} here, got at least "
+                f"{local_rank() + 1}, or take --device cpu"
+            )
+        torch.cuda.set_device(local_rank())
     with told_in_words(patience, goes_on):
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
         _store = dist.PrefixStore(_name_of_this_start(store, rank, size, patience), store)

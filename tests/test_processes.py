@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from cfol_fast import processes
 from cfol_fast.commands import main as cli
+from cfol_fast.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -79,3 +81,17 @@ def test_what_a_rank_says_of_another_is_a_sentence() -> None:
             raise RuntimeError(said)
     with pytest.raises(RuntimeError, match=r"^mat1 and mat2"), processes.told_in_words(5):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with (
+        pytest.raises(
+            InputError, match="this machine has 1: start at most 1 here, got at least 2, or take --device cpu"
+        ),
+        processes.joined("cuda"),
+    ):
+        pass

@@ -191,8 +191,12 @@ def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
         stored = ranks.from_first(lambda: run_folder.read_config(file.parent) if file.exists() else None)
         for name in undecided if stored is not None else ():
             setattr(config, name, getattr(stored, name))
-    if ranks.size > 1 and torch.device(config.device).type == "cuda":
-        # Each process of a machine has a GPU of its own.
+    device = torch.device(config.device)
+    if ranks.size > 1 and device.type == "cuda":
+        if device.index:
+            raise InputError(
+                f"device {device} is one GPU, and there are {ranks.size} processes, each with its own: take --device cuda"
+            )
         config.device = f"cuda:{processes.local_rank()}"
     return config
 
