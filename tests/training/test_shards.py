@@ -16,6 +16,7 @@ from cfol_fast.ranks import Ranks
 from cfol_fast.runs.config import to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import differences, essential_settings
+from cfol_fast.training.building import new_model, training_attack
 from cfol_fast.training.capture import why_no_graph
 from cfol_fast.training.shards import check_shards
 from cfol_fast.training.trainer import Trainer
@@ -130,6 +131,32 @@ def test_the_shards_of_a_step_have_dropout_of_their_own(tmp_path: Path) -> None:
     assert len(masks) == 4
     for one, other in ((0, 1), (0, 2), (1, 3)):
         assert not torch.equal(masks[one], masks[other])
+
+
+@pytest.mark.parametrize("method", ["cfol", "fol", "lcvar", "faal", "dafa", "frl"])
+def test_a_step_in_shards_reads_nothing_back(method: str, tmp_path: Path) -> None:
+    tiny.take_steps(tiny.new_trainer(tmp_path, method, device="meta", shards=2, awp=0.01), 2)
+
+
+@pytest.mark.slow
+def test_a_step_in_shards_runs_in_bfloat16(tmp_path: Path) -> None:
+    plain, half = (
+        tiny.take_steps(tiny.new_trainer(tmp_path, "lcvar", shards=2, precision=name), 2)
+        for name in ("float32", "bfloat16")
+    )
+    assert float(half.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=0.1)
+
+
+def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tmp_path: Path) -> None:
+    trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 2)
+    config = trainer.config
+    config.batchnorm = "sync"
+    model = new_model(trainer.images.spec, config, trainer.device)
+    assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
+    model.load_state_dict(trainer.model.state_dict())
+    x, y = torch.rand(4, 1, 28, 28), torch.arange(4)
+    plain, synchronised = (training_attack(each, config)(x, y) for each in (trainer.model, model))
+    assert torch.equal(plain, synchronised)
 
 
 def test_dafa_adds_up_what_does_not_depend_on_the_order(tmp_path: Path) -> None:
