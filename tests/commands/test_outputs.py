@@ -36,6 +36,7 @@ def test_eval_writes_to_a_device(run, null, option):
     assert cli.main(["eval", run, *EVAL, option, null]) == 0
 
 
+@pytest.mark.slow
 def test_train_exports_to_a_device(run, null):
     assert cli.main(["train", "--resume", "--out", run, "--quiet", "--export", null]) == 0
 

@@ -1,9 +1,9 @@
 """Attempts on what is written: a disk that fails or is full at any call of a run, and kills at any call or operation.
 
 Every run is a forked child of a process of its own, which has no threads: of a lock that a thread holds at the fork, the child has a
-copy that nobody opens (FFCV starts threads, and a run hung once). Afterwards it is continued without faults, and must end with the weights, the metrics and the result
-of a run that nobody disturbed. The system is attacked where Python calls it; where this process may mount one, a small file system
-is filled as well.
+copy that nobody opens (FFCV starts threads, and a run hung once). Afterwards it is continued without faults, and must end with the
+weights, the metrics and the result of a run that nobody disturbed. The system is attacked where Python calls it; where this process may
+mount one, a small file system is filled as well.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ def without_average(tree: dict) -> dict:
 
 
 @pytest.mark.parametrize("method", ["cfol", "dafa-trades"])
+@pytest.mark.slow
 def test_training_is_bit_for_bit_the_same_with_and_without(few_images, tmp_path, method):
     tiny.run(tmp_path / "without", method, **SHORT)
     tiny.run(tmp_path / "with", method, **SHORT, **EMA)
@@ -115,6 +116,7 @@ def test_a_log_of_numbers_has_its_accuracies_beside_the_others(run):
     assert found["class clean accuracy, holdout ema/Bag"] == row["ema"]["clean"]["per_class"]["Bag"]
 
 
+@pytest.mark.slow
 def test_eval_takes_its_checkpoints_by_name(run, tmp_path, capsys):
     options = ["--limit", "20", "--steps", "1", "--device", "cpu", "--json", str(tmp_path / "e.json")]
     assert cli.main(["eval", str(run), "--checkpoint", "ema-best-worst", *options]) == 0

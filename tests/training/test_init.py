@@ -52,6 +52,7 @@ def test_the_epochs_of_every_base_before_count(base, tmp_path):
     assert second["init"]["init"] == first.result["init"]
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, monkeypatch):
     settings = {"model__init": str(base), **SHORT}
     tiny.run(tmp_path / "whole", "frl", **settings)
@@ -69,6 +70,7 @@ def test_frl_judges_the_weights_that_it_starts_from_before_its_first_epoch(base,
         assert any(first[f"class_{factor}"] != [1.0] * 10 for factor in factors) == acts
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_step_leaves_a_run_that_starts_again(base, tmp_path, monkeypatch):
     settings = {"model__init": str(base), **SHORT}
     tiny.run(tmp_path / "whole", "frl", **settings)
