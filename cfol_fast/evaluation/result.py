@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.machine import versions
+from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.csv_text import csv_text
 from cfol_fast.runs.predictions import pack
 
@@ -106,7 +107,10 @@ class Evaluation:
             if empty and metric in ("tail", "worst"):
                 continue
             line = f"{title:{width}}  {'':6}  {_percent(getattr(clean, metric))}"
-            lines.append(line if self.robust is None else line + f"  {_percent(getattr(shown, metric))}")
+            line += "" if self.robust is None else f"  {_percent(getattr(shown, metric))}"
+            # Of the tail and the worst class: for whichever classes they are.
+            limits = shown.limits(metric) if metric in METRICS else None
+            lines.append(line + (f"  {_percent(limits[0])} -{_percent(limits[1])}" if limits else ""))
         if empty:
             lines.append(f"no worst class: {empty} of {len(shown.classes)} classes have no images")
         for what, accuracy in self.attacks if len(self.attacks) > 1 else []:

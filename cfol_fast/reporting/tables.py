@@ -13,6 +13,8 @@ from cfol_fast.reporting.wording import attack_phrase, duration, percent, points
 from cfol_fast.runs import price as prices
 from cfol_fast.runs.accuracy import METRICS, Accuracy
 from cfol_fast.runs.checkpoints import EMA
+from cfol_fast.runs.comparisons import AVERAGE, mcnemar
+from cfol_fast.runs.predictions import right_images
 from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
 
 
@@ -113,6 +115,16 @@ def price_cells(found: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
+def _mcnemar(base: Group, group: Group) -> float | None:
+    """Of the two averages under attack, for one run against one on the same images; None where that is not known."""
+    if len(base.counted) != 1 or len(group.counted) != 1:
+        return None
+    found = [right_images(one.counted[0].path) for one in (base, group)]
+    if found[0] is None or found[1] is None or found[0][0] != found[1][0]:
+        return None
+    return mcnemar(found[1][1], found[0][1], AVERAGE, ())
+
+
 def price(comparison: Comparison) -> Table | None:
     """What each group pays against the baseline under attack: the class that loses most, how many lose, precision beside recall."""
     base = comparison.baseline
@@ -127,14 +139,25 @@ def price(comparison: Comparison) -> Table | None:
     ]
     if not rows or not base.tested:
         return None
+    chances = {group.label: _mcnemar(base, group) for group in comparison.groups[1:]}
+    columns, note = PRICE_COLUMNS, ""
+    if any(chances.get(row.stubs[0]) is not None for row in rows):
+        columns = [*PRICE_COLUMNS, "p of the average"]
+        note = (
+            " p: how likely the averages differ by so many of the same images if both models are equally good (McNemar's exact test); of other "
+            "seeds it says nothing."
+        )
+        for row in rows:
+            chance = chances[row.stubs[0]]
+            row.cells.append(Cell("–" if chance is None else f"{chance:.2g}"))
     table = Table(
         "price",
         "The price",
         f"Under attack, against {base.label}, means over the seeds: the average in points, the class that loses most, and for the class that "
         f"{base.label} is weakest in, how many of its images are recognised (recall), how many of the images taken for it are of it "
-        "(precision), both in percent, and how many images of other classes are taken for it (false alarms).",
+        f"(precision), both in percent, and how many images of other classes are taken for it (false alarms).{note}",
         ["Method"],
-        PRICE_COLUMNS,
+        columns,
         rows,
         words=True,
     )

@@ -80,6 +80,15 @@ def unpack_tree(tree: Mapping[str, Any], where: str) -> tuple[np.ndarray, dict[s
     return unpack(tree["labels"], images, f"{where}: labels"), found
 
 
+def right_images(folder: Path, kind: str = "robust") -> tuple[list[int], list[bool]] | None:
+    """The labels, and which images the tested checkpoint of a run is right about; None where it kept no predictions."""
+    if not (folder / FILE).is_file():
+        return None
+    labels, kept = unpack_tree(read_object(folder / FILE, SHAPE), str(folder / FILE))
+    found = kept.get("best-average") or kept.get("last") or {}
+    return (labels.tolist(), (labels == found[kind]).tolist()) if kind in found else None
+
+
 def accuracy(labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]) -> Accuracy:
     """The figures again, from the images."""
     k = len(classes)

@@ -12,6 +12,7 @@ import pytest
 from cfol_fast import reporting
 from cfol_fast.errors import InputError
 from cfol_fast.reporting.wording import points
+from cfol_fast.runs import predictions
 from cfol_fast.runs.price import price
 from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import FASHION, change, make_run
@@ -331,3 +332,14 @@ def test_every_scroll_box_can_be_reached_by_the_keyboard_and_has_a_name(tmp_path
     boxes = re.findall(r'<div class="scroll"[^>]*>', text)
     assert boxes
     assert all('tabindex="0"' in box and 'aria-label="' in box for box in boxes)
+
+
+def test_one_run_against_one_on_the_same_images_has_mcnemars_test_of_the_average(pair, tmp_path):
+    assert "p of the average" not in page(pair, tmp_path)
+    labels = [0] * 20
+    for folder, right in zip(pair, (10, 19), strict=True):
+        taken = [0] * right + [1] * (20 - right)
+        predictions.write(folder, labels, {"best-average": {"clean": taken, "robust": taken}})
+    body = page(pair, tmp_path).split('id="table-price"')[1].split("</table>")[0]
+    # Nine images are won and none is lost: 2 / 2^9.
+    assert "0.0039" in body
