@@ -216,3 +216,17 @@ def test_another_failure_of_the_output_is_not_hidden():
 
     with pytest.raises(OSError, match="No space"):
         Progress(Full()).say("a line")
+
+
+def test_the_bar_says_beforehand_that_it_wants_figures(time) -> None:
+    """Of many ranks the others must know, since they add up the figures together."""
+    shown = Progress(Terminal(), redraw_seconds=1)
+    shown.begin(0, 10, 1, 8)
+    read = []
+    for now in (0.0, 0.5, 1.2):
+        time.now = 1010 + now
+        wanted = shown.wants_reading()
+        shown.step(1, 0, lambda: read.append(1) or Reading(0.5))
+        assert wanted == (now != 0.5)
+    assert len(read) == 2
+    assert not Progress(io.StringIO()).wants_reading()

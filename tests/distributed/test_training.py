@@ -144,6 +144,19 @@ def test_two_processes_continue_a_run_of_one(folder: Path, found: list[Found], t
     assert [row["step"] for row in read_rows(folder / "four-to-two") if row["kind"] == "train"] == [2, 4]
 
 
+def test_a_finished_run_is_returned_to_every_rank(folder: Path, found: list[Found]) -> None:
+    assert found[0]["again"] == found[1]["again"]
+    assert found[0]["again"]["method"] == "erm"
+
+
+@pytest.mark.parametrize("run", ["one-clock", "overwritten"])
+def test_ranks_save_together_whoever_asks_for_it(run: str, folder: Path) -> None:
+    """By one rank's clock, and in the place of an old run after the first step: the run is the same."""
+    one, other = last(folder / run), last(folder / "cfol")
+    assert differing(one["model"], other["model"]) == []
+    assert differing(one["sampler"], other["sampler"]) == []
+
+
 def test_a_rank_that_hangs_is_given_up_after_the_patience(found: list[Found]) -> None:
     assert found[0]["lost"].startswith("rank 1 did not answer within 2 s, so the run ends")
     assert found[1]["lost"] == "woken"

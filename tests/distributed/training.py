@@ -17,6 +17,7 @@ from torch import Tensor
 from cfol_fast import processes
 from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.methods import METHODS
+from cfol_fast.progress import Stopwatch
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training import train, trainer, validation
 from tests.distributed.networks import DROPOUT
@@ -63,6 +64,15 @@ def work(rank: int, folder: str) -> None:
         tiny.tiny_config(out / "four-to-two", **{**SHORT, "shards": 4}), resume="auto", quiet=True
     )
     found["result"] = continued.result
+    found["again"] = tiny.run(
+        out / "erm", *run_settings("erm")[:1], resume=True, **run_settings("erm")[1]
+    ).result
+    one_clock(out / "one-clock", rank)
+    method, settings = run_settings("cfol")
+    for overwrite in (False, True):
+        # The second takes the place of the first.
+        config = tiny.tiny_config(out / "overwritten", method, **settings, seed=3 - 3 * overwrite)
+        train(config, overwrite=overwrite, quiet=True)
     found["lost"] = message(lambda: hanging(out / "lost", rank), processes.RankLost)
     torch.save(found, out / f"found-{rank}.pt")
 
@@ -138,6 +148,18 @@ def signalled(out: Path, rank: int, place: str) -> None:
         tiny.run(out, "dafa", shards=2)
     finally:
         setattr(owner, place, original)
+
+
+def one_clock(out: Path, rank: int) -> None:
+    """A run that saves by the clock, and the second rank's clock stands still."""
+    original = Stopwatch.seconds
+    if rank == 1:
+        Stopwatch.seconds = property(lambda self: 0.0)  # type: ignore[assignment, method-assign]
+    try:
+        method, settings = run_settings("cfol")
+        tiny.run(out, method, **settings, checkpoint__seconds=1e-9)
+    finally:
+        Stopwatch.seconds = original  # type: ignore[method-assign]
 
 
 def hanging(out: Path, rank: int) -> None:

@@ -159,6 +159,23 @@ def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tm
     assert torch.equal(plain, synchronised)
 
 
+def test_figures_are_those_of_all_ranks(tmp_path: Path) -> None:
+    class Twins(Ranks):
+        """The first of two ranks, the other of which has counted the same."""
+
+        def sum(self, values: Tensor) -> Tensor:
+            return values.mul_(2)
+
+    trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 3)
+    trainer.position.epoch_seconds = 2.0
+    alone = trainer.training_row()
+    trainer.counts.ranks = Twins(0, 2)
+    both = trainer.training_row()
+    assert (alone["images_per_second"], both["images_per_second"]) == (24, 48)
+    assert both["loss"] == 2 * alone["loss"]
+    assert both["robust_error"] == alone["robust_error"]
+
+
 def test_dafa_adds_up_what_does_not_depend_on_the_order(tmp_path: Path) -> None:
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path, "dafa", shards=2), 2)
     units = trainer.policy.memory()["predicted"] * 2.0**32
