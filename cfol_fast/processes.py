@@ -43,10 +43,11 @@ _store: Any = None
 def group_size() -> int:
     """How many processes torch's process group has; 1 without one."""
     # A process group needs torch; the command line asks before it has loaded that.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if "torch.distributed" not in sys.modules:
         return 1
-    return int(distributed.get_world_size())
+    from cfol_fast import ranks
+
+    return ranks.group_size()
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -109,6 +110,10 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
     if size == 1 or group_size() > 1:
         yield ranks()
         return
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise InputError(
+            f"WORLD_SIZE={size} says that there are {size} processes, but not where they meet: start them with torchrun, or unset WORLD_SIZE"
+        )
     import torch
     import torch.distributed as dist
 
@@ -177,6 +182,8 @@ def told_in_words(patience: float, goes_on: str = RESUMED) -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = str(error)
+        if not (type(error).__name__.startswith("Dist") or "gloo" in said):
+            raise
         if any(words in said for words in HANGS):
             raise RankLost(
                 f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; {goes_on} (--patience SECONDS waits longer)"

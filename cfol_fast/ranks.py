@@ -15,10 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cfol_fast import processes
 from cfol_fast.errors import InputError, TrainingFailed
 
 T = TypeVar("T")
+
+
+def group_size() -> int:
+    """How many processes torch's process group has; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class Ranks:
@@ -55,7 +59,7 @@ class Ranks:
 
     def check_told(self) -> None:
         """Refuses to draw the same examples on every rank of a process group of which the sampler was told nothing."""
-        if not self.told and (size := processes.group_size()) > 1:
+        if not self.told and (size := group_size()) > 1:
             raise InputError(
                 f"there is a process group of {size} ranks, and each would draw the same examples: make the sampler with "
                 "rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size(), or with world_size=1 to draw alone"
@@ -145,9 +149,9 @@ class Ranks:
 
     def _reachable(self, values: Tensor) -> Any:
         """The process group, which must be there and be able to carry these values."""
-        if self._group is None and processes.group_size() != self.size:
+        if self._group is None and group_size() != self.size:
             raise InputError(
-                f"the sampler was told of {self.size} ranks, and the default process group has {processes.group_size()}: call "
+                f"the sampler was told of {self.size} ranks, and the default process group has {group_size()}: call "
                 "torch.distributed.init_process_group first, or pass process_group="
             )
         if dist.get_backend(self._group) == "nccl" and values.device.type == "cpu":
