@@ -72,19 +72,39 @@ def test_of_a_wrong_option_the_first_process_speaks(
 def test_what_a_rank_says_of_another_is_a_sentence() -> None:
     for said, expected in (
         (
-            "Timed out waiting 1800000ms for recv operation to complete",
+            "[gloo/transport/tcp/buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
             "another rank did not answer within 5 s",
         ),
-        ("[pair.cc:534] Connection closed by peer [127.0.0.1]:1234", "another process of the run is gone"),
+        (
+            "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234",
+            "another process of the run is gone",
+        ),
     ):
         with pytest.raises(processes.RankLost, match=expected), processes.told_in_words(5):
             raise RuntimeError(said)
-    with pytest.raises(RuntimeError, match=r"^mat1 and mat2"), processes.told_in_words(5):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    for said in ("mat1 and mat2 shapes cannot be multiplied", "CUDA error: the launch timed out"):
+        with pytest.raises(RuntimeError, match=f"^{said}$"), processes.told_in_words(5):
+            raise RuntimeError(said)
+
+
+def test_a_number_of_processes_without_a_place_to_meet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with (
+        pytest.raises(InputError, match="WORLD_SIZE=4 says that there are 4 processes"),
+        processes.joined("cpu"),
+    ):
+        pass
 
 
 def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+    for name, value in {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
