@@ -84,7 +84,7 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
     ("more", "complaint"),
     [
         ("chekpoint = 'last'", "did you mean 'checkpoint'"),
-        ("checkpoint = 'first'", "best-average, best-worst, last, got 'first'"),
+        ("checkpoint = 'first'", "last, ema-last, got 'first'"),
         ("metrics = ['robust.best']", "metric.*'robust.best'"),
         (
             "claims = [{ better = 'cfol', than = 'erm', metric = 'robust.worst' }]",
