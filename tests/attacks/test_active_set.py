@@ -16,6 +16,7 @@ def everyone(y: Tensor) -> Tensor:
     return torch.ones_like(y, dtype=torch.bool)
 
 
+@pytest.mark.slow
 def test_it_fools_every_example_that_the_last_iterate_fools(trained: Trained) -> None:
     model, x, y = trained
     plain = PGD(model, EPS, steps=10, seed=1)(x, y)

@@ -74,6 +74,7 @@ def test_our_networks_are_folded(name: str, convolutions: int, folded: int) -> N
     assert sum(fold.norm is not None for fold in plan.folds) == folded
 
 
+@pytest.mark.slow
 def test_torchvisions_networks_are_folded() -> None:
     torch.manual_seed(0)
     model = models.create("mobilenet_v3_small", 10)

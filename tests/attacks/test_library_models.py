@@ -11,6 +11,7 @@ from tests.attacks.small_models import awaken
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "efficientnet_b0"])
+@pytest.mark.slow
 def test_the_attacks_gradient_is_plain_autograds(name: str) -> None:
     torch.manual_seed(0)
     model = awaken(models.create(f"torchvision:{name}", 10, 32, mean=[0.5] * 3, std=[0.25] * 3))

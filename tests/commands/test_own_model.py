@@ -107,6 +107,7 @@ def weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Te
 PUBLISHED = ["--pretrained", "--model=torchvision:squeezenet1_1", "--dataset=folder", "--data=DIR"]
 
 
+@pytest.mark.slow
 def test_published_weights_bring_the_size_and_the_normalisation(weights: dict[str, torch.Tensor]) -> None:
     assert cli.main(["train", "erm", *TINY, "--holdout=none", *PUBLISHED, "--lr=1e-12", "--out", "run"]) == 0
     assert json.loads(Path("run/config.json").read_text())["data"]["size"] == 40

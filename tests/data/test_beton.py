@@ -218,7 +218,7 @@ from tests.data.test_beton import colour
 beton.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 beton.write({str(tmp_path / "a.beton")!r}, colour())
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], timeout=600, check=False)
     assert done.returncode == -signal.SIGKILL
     # A file system without unnamed files keeps it until the next writer comes.
     beton.write(tmp_path / "a.beton", colour())
@@ -299,7 +299,7 @@ except ValueError as error:
         [sys.executable, "-c", code, str(tmp_path / "x.beton")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert "the extra [ffcv]: apt-get install" in done.stdout

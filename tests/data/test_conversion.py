@@ -270,7 +270,7 @@ conversion.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 main.main(["data", "to-ffcv", "--dataset", "folder", "--data", {str(photos)!r}, "--split", "all",
            "--out", {str(tmp_path / "out")!r}])
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], timeout=600, check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     # A file system without unnamed files keeps it until the next conversion comes.

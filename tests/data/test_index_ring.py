@@ -143,6 +143,7 @@ def test_memory_without_rows_is_refused(shape):
         IndexRing(np.zeros(shape, np.int64))
 
 
+@pytest.mark.slow
 def test_the_ring_keeps_its_memory_alive():
     ring = IndexRing(np.full((1, 1), 5, np.int64))
     gc.collect()
@@ -161,5 +162,5 @@ thread = threading.Thread(target=ring.take, daemon=True)
 thread.start()
 atexit.register(lambda: (ring.close(), thread.join()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")

@@ -84,6 +84,7 @@ def test_a_container_has_less_memory_than_its_machine(
     assert room.available_memory() > 2**20  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_decoded_images_that_do_not_fit_on_the_disk_are_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def test_bad_attacks_are_refused(trained: Trained) -> None:
         evaluate(model, x, y, batch_size=0)
 
 
+@pytest.mark.slow
 def test_an_ensemble_averages_the_risks_of_members_attacked_on_their_own(trained: Trained) -> None:
     model, x, y = trained
     other = SmallNet()

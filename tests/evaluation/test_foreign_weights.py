@@ -31,6 +31,7 @@ def check(model: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(model(X), expected(X))
 
 
+@pytest.mark.slow
 def test_madrys_layout_brings_its_normalisation(tmp_path: Path) -> None:
     expected, weights = weights_of("resnet50@0.0625")
     state: dict[str, Tensor] = {}

@@ -39,6 +39,7 @@ def test_torchvisions_weights_are_recognised(tmp_path: Path) -> None:
     check(load_weights(saved(expected.state_dict(), tmp_path), **PLAIN), expected)
 
 
+@pytest.mark.slow
 def test_without_a_word_they_get_the_librarys_normalisation_and_a_note(tmp_path: Path) -> None:
     file = saved(shufflenet().state_dict(), tmp_path)
     with pytest.warns(UserWarning, match=r"taking torchvision:shufflenet_v2_x0_5's own, mean \[0\.485,"):
@@ -46,6 +47,7 @@ def test_without_a_word_they_get_the_librarys_normalisation_and_a_note(tmp_path:
     assert model.get_submodule("normalize").std.flatten().tolist() == pytest.approx([0.229, 0.224, 0.225])
 
 
+@pytest.mark.slow
 def test_a_training_scripts_arguments_are_no_reason_to_refuse_its_weights(tmp_path: Path) -> None:
     """torchvision's and timm's scripts store them beside the weights, as an argparse.Namespace."""
     expected = shufflenet()
@@ -59,6 +61,7 @@ def lightning(weights: dict[str, Tensor], prefix: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", ["model.", "net.", "module.", "model._orig_mod."])
+@pytest.mark.slow
 def test_lightnings_layout_is_recognised(tmp_path: Path, prefix: str) -> None:
     expected = shufflenet()
     check(load_weights(saved(lightning(dict(expected.state_dict()), prefix), tmp_path), **PLAIN), expected)
@@ -100,6 +103,7 @@ def test_a_network_that_nobody_knows_has_to_be_named(tmp_path: Path) -> None:
         load_weights(file, **PLAIN)
 
 
+@pytest.mark.slow
 def test_weights_for_other_classes_than_the_data_sets_are_refused(tmp_path: Path) -> None:
     file = saved(shufflenet(1000).state_dict(), tmp_path)
     with pytest.raises(

@@ -24,6 +24,7 @@ def test_every_radius_has_the_figures_of_its_own_evaluation(trained: Trained) ->
     assert report.to_json()["curve"] == curve
 
 
+@pytest.mark.slow
 def test_several_attacks_are_the_worst_case_at_each_radius(trained: Trained) -> None:
     kinds = [PGD, {"kind": "fgsm"}]
     curve = evaluate_radii(*trained, radii=[EPS / 2, EPS], attack=kinds).more["curve"]

@@ -47,6 +47,7 @@ def test_every_model_can_be_traced_for_folding(name):
         ("vgg16", 14.724),
     ],
 )
+@pytest.mark.slow
 def test_full_models_have_the_published_number_of_parameters(name, millions):
     with torch.device("meta"):
         model = models.create(name, num_classes=10)
@@ -95,11 +96,13 @@ def test_the_resnet_has_the_layer_names_of_the_robustness_library():
     assert {"conv1.weight", "layer1.0.shortcut.1.weight", "layer4.2.bn3.bias", "linear.weight"} <= keys
 
 
+@pytest.mark.slow
 def test_torchvision_models_come_by_name():
     model = models.create("mobilenet_v3_small", 10, image_size=64).eval()
     assert model(torch.rand(2, 3, 64, 64)).shape == (2, 10)
 
 
+@pytest.mark.slow
 def test_the_prefix_chooses_torchvision_where_a_name_is_also_ours():
     ours, theirs = (
         models.create("resnet18@0.125", 10),

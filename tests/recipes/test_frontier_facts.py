@@ -31,6 +31,7 @@ def row(made, name):
     return next(row for row in made[1]["rows"] if row["name"] == name)
 
 
+@pytest.mark.slow
 def test_the_rival_is_the_best_on_the_hold_out(made):
     assert made[1]["rival"] == "dafa"
     assert [item["name"] for item in made[1]["rivals"]] == ["dafa", "lcvar"]

@@ -93,6 +93,7 @@ def test_a_folder_of_images_stands_for_cifar10(tmp_path):
     assert place.run(table.row("erm"), {}, 0).config.data.name == "folder"
 
 
+@pytest.mark.slow
 def test_the_papers_scale_prints_commands_and_trains_nothing(tmp_path):
     said: list[str] = []
     assert reproduce_frontier("paper", tmp_path / "out", data="DIR", device="cpu", say=said.append) is None

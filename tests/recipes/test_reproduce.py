@@ -180,6 +180,7 @@ PRETRAINED = TINY.replace(
 )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, images: Path, tmp_path: Path) -> None:
     tiny.write_text(PRETRAINED, encoding="utf-8")
     checkpoint = tmp_path / "given.pt"
@@ -276,6 +277,7 @@ def test_parallel_takes_the_gpus_or_the_cores(monkeypatch: pytest.MonkeyPatch) -
         workers(3)
 
 
+@pytest.mark.slow
 def test_the_list_names_recipes_runs_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["reproduce", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -46,6 +46,7 @@ def test_a_recipe_with_the_runs_of_another_is_kept_under_its_name(tmp_path: Path
     ]
 
 
+@pytest.mark.slow
 def test_another_checkpoint_of_the_same_runs_is_a_comparison_of_its_own(tmp_path: Path) -> None:
     tables = read_kept(kept(tmp_path, "cifar10", "early-stopping"))
     assert [table["recipe"] for table in tables] == ["cifar10", "early-stopping"]

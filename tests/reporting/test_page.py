@@ -212,6 +212,7 @@ def test_a_run_that_has_hardly_begun_makes_a_page_too(tmp_path):
     assert "Not finished yet" in page([folder], tmp_path)
 
 
+@pytest.mark.slow
 def test_different_data_sets_are_shown_one_after_another_when_asked(tmp_path):
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", classes=100, epochs=2)]
     with pytest.raises(InputError, match="--separate"):
@@ -273,6 +274,7 @@ def test_the_averaged_weights_stand_beside_the_others(pair, tmp_path):
     assert page(pair, tmp_path).count("Averaged weights: best worst class") == 1
 
 
+@pytest.mark.slow
 def test_many_methods_are_rows_of_the_table(tmp_path):
     runs = [make_run(tmp_path / str(i), params={"gamma": 0.1 * i}, epochs=2) for i in range(1, 9)]
     table = re.search(r'<table id="table-comparison">.*?</table>', page(runs, tmp_path), re.S).group(0)

@@ -124,6 +124,7 @@ def test_the_command_takes_a_folder_of_runs_and_a_baseline(pair, tmp_path, capsy
     assert "Two methods" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_refuses_what_cannot_be_compared(tmp_path):
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", classes=100, epochs=2)]
     out = tmp_path / "report.html"

@@ -58,6 +58,7 @@ def test_three_comparisons_need_more_than_one():
     assert comparisons.judge([weaker, nothing, nothing])[0][0] == "not shown"
 
 
+@pytest.mark.slow
 def test_equally_good_methods_are_called_better_in_at_most_one_case_of_twenty():
     # The worst class of ten, some tied, on 100 images each; the seeds move every class of a method.
     noise, families, wrong = np.random.default_rng(0), 1000, 0

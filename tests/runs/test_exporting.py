@@ -30,6 +30,7 @@ def loaded_by(code: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [*SMALL, "torchvision:squeezenet1_1"])
+@pytest.mark.slow
 def test_the_code_beside_an_export_loads_it_without_this_package(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_it_is_validated_and_tested_beside_the_weights(run):
         assert read_checkpoint(run / f"checkpoints/{rule}.pt")["validation"]["robust"][metric] == max(values)
 
 
+@pytest.mark.slow
 def test_its_last_checkpoint_is_the_average_that_was_tested(run):
     state = read_checkpoint(run / "checkpoints/last.pt")
     average = read_checkpoint(run / "checkpoints/ema-last.pt")

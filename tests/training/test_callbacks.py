@@ -62,6 +62,7 @@ def test_a_callback_hears_start_steps_rows_validations_and_the_end(tmp_path):
     assert (diary.run.folder, diary.run.steps, len(diary.run.classes)) == (run.folder, 6, 10)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_tells_every_row_once(tmp_path, monkeypatch):
     first, second = Diary(), Diary()
     config = tiny.tiny_config(tmp_path / "run")
@@ -139,6 +140,7 @@ def test_a_callback_that_draws_and_asks_the_model_changes_nothing(tmp_path):
     assert torch.equal(alone, watched)
 
 
+@pytest.mark.slow
 def test_the_stages_before_the_run_itself_are_not_told(tmp_path):
     diary = Diary()
     run = cf.train(tiny.tiny_config(tmp_path / "run", "two-run", epochs=1), quiet=True, callbacks=[diary])

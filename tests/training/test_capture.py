@@ -43,6 +43,7 @@ def test_capture_is_repeated_after_a_checkpoint_was_loaded(few_images, fake_grap
     assert [graph.replays for graph in fake_graphs] == [2, 1]
 
 
+@pytest.mark.slow
 def test_capture_members_of_the_ensemble_are_kept_beside_the_graph(
     few_images, tmp_path, fake_graphs, graph_trainer
 ):

@@ -61,6 +61,7 @@ def test_a_fine_tuning_that_was_stopped_continues_bit_for_bit(base, tmp_path, mo
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_frl_judges_the_weights_that_it_starts_from_before_its_first_epoch(base, tmp_path):
     """As its release does; from scratch there is nothing to judge, and WAT waits for its first epoch."""
     for method, init, acts in (("frl", str(base), True), ("frl", None, False), ("wat", str(base), False)):

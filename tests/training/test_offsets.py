@@ -32,6 +32,7 @@ def test_the_offsets_are_added_to_the_logits_and_are_never_worse_on_the_hold_out
     assert fit.test.keys() == {"before", "after"}
 
 
+@pytest.mark.slow
 def test_any_of_a_runs_checkpoints_takes_offsets(run):
     """Of the second epoch the best on average, of the first the best in its worst class."""
     fit = fit_offsets(run, rounds=1, device="cpu", checkpoint="best-worst")
@@ -42,6 +43,7 @@ def test_any_of_a_runs_checkpoints_takes_offsets(run):
         fit_offsets(run, checkpoint="ema-last")
 
 
+@pytest.mark.slow
 def test_the_offsets_file_has_the_test_with_them_image_by_image(run):
     fit = fit_offsets(run, rounds=1, device="cpu")
     kept = json.loads((run / "offsets.json").read_text())

@@ -185,6 +185,7 @@ def test_dafa_adds_up_what_does_not_depend_on_the_order(tmp_path: Path) -> None:
     assert float(trainer.policy.memory()["predicted"].sum()) == pytest.approx(32, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_in_shards_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.run(tmp_path / "whole", "dafa", shards=2)
     stopped = tiny.run_until(monkeypatch, 2, tmp_path / "stopped", "dafa", shards=2)

@@ -123,6 +123,7 @@ def test_a_refused_run_leaves_no_folder(few_images, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_rows_without_a_checkpoint_are_not_cut(old):
     (old / "result.json").unlink()
     shutil.rmtree(old / "checkpoints")
@@ -133,6 +134,7 @@ def test_rows_without_a_checkpoint_are_not_cut(old):
     assert files(old) == before
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_at_step_0_and_says_so(few_images, tmp_path, capsys):
     run_folder.begin(tmp_path / "run", tiny.complete(tiny.tiny_config(tmp_path / "run", epochs=1)))
     train(tiny.tiny_config(tmp_path / "run", epochs=1), resume=True)

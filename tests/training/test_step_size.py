@@ -52,6 +52,7 @@ def test_a_bandit_on_a_folder_of_images_does_something(tmp_path: Path) -> None:
     assert max(p) - min(p) > 0.02
 
 
+@pytest.mark.slow
 def test_a_number_of_another_run_is_not_taken_for_this_one_s(tmp_path: Path, few_images: None) -> None:
     train(tiny_config(tmp_path, eta=0.001), quiet=True)
     (tmp_path / "result.json").unlink()

@@ -18,7 +18,7 @@ from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 
-@pytest.mark.parametrize("method", tiny.each(METHODS))
+@pytest.mark.parametrize("method", tiny.each(METHODS, ["cfol"]))
 def test_every_method_trains_resumes_and_evaluates(few_images, tmp_path, monkeypatch, method):
     tiny.run_until(monkeypatch, 2, tmp_path / "run", method)
     run = tiny.run(tmp_path / "run", method, resume=True)
