@@ -34,11 +34,20 @@ FILES = [
     "tests/training/test_step.py::test_a_bfloat16_step_is_near_the_float32_one",
     "tests/training/test_step.py::test_a_step_changes_every_weight_and_tallies_every_example",
 ]
-# setting -> what torch says of itself under it
+# Our own kernels give the same bits with any instructions.
+KERNELS = [
+    f"tests/native/test_{name}.py"
+    for name in ("augment", "exp3", "input_gradient", "permutation", "pgd", "sum_tree")
+]
+# setting -> what torch, or our library, says of itself under it
 PROCESSORS = {
     "ATEN_CPU_CAPABILITY=avx2": ("torch.backends.cpu.get_cpu_capability()", "AVX2"),
     "ATEN_CPU_CAPABILITY=default": ("torch.backends.cpu.get_cpu_capability()", "DEFAULT"),
     "ONEDNN_MAX_CPU_ISA=AVX2": ("torch.ops.mkldnn._is_mkldnn_bf16_supported()", "False"),
+}
+OUR_PROCESSORS = {
+    "CFOL_MAX_CPU_ISA=AVX2": ("cfol_fast._host.instruction_set", "AVX2"),
+    "CFOL_MAX_CPU_ISA=SSE2": ("cfol_fast._host.instruction_set", "SSE2"),
 }
 every_processor = pytest.mark.parametrize("setting", PROCESSORS)
 
@@ -57,11 +66,26 @@ def run(setting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@every_processor
+@pytest.mark.parametrize("setting", [*PROCESSORS, *OUR_PROCESSORS])
 @pytest.mark.slow
 def test_the_setting_takes_effect(setting: str) -> None:
-    asked, answer = PROCESSORS[setting]
-    assert run(setting, "-c", f"import torch; print({asked})").stdout.strip() == answer
+    asked, answer = {**PROCESSORS, **OUR_PROCESSORS}[setting]
+    program = f"import torch; import cfol_fast._host; print({asked})"
+    assert run(setting, "-c", program).stdout.strip() == answer
+
+
+@pytest.mark.slow
+def test_an_instruction_set_that_does_not_exist_is_refused() -> None:
+    ended = run("CFOL_MAX_CPU_ISA=AVX3", "-c", "from cfol_fast import ops")
+    assert ended.returncode != 0
+    assert "CFOL_MAX_CPU_ISA must be AVX512, AVX2 or SSE2, got 'AVX3'" in ended.stderr
+
+
+@pytest.mark.parametrize("setting", OUR_PROCESSORS)
+@pytest.mark.slow
+def test_our_kernels_are_right_with_the_instructions_of_older_processors(setting: str) -> None:
+    ended = run(setting, "-m", "pytest", "-q", *SELECTION, *KERNELS)
+    assert ended.returncode == 0, ended.stdout[-4000:]
 
 
 @pytest.mark.slow

@@ -105,7 +105,12 @@ def _native() -> dict[str, Any]:
         works = bool((x - _image()).abs().max() <= 0.1 + 1e-6)
     except (ImportError, RuntimeError, OSError) as error:
         return {"works": False, "trouble": f"{error}", "remedy": "pip install --no-build-isolation ."}
-    built = {"works": works, "compiler": _host.compiler, "with_cuda": bool(_host.with_cuda)}
+    built = {
+        "works": works,
+        "compiler": _host.compiler,
+        "instructions": _host.instruction_set,
+        "with_cuda": bool(_host.with_cuda),
+    }
     if _host.with_cuda:
         return {**built, "cuda_compiler": _host.cuda_compiler, "cuda_architectures": _host.cuda_architectures}
     return {
@@ -146,7 +151,7 @@ def describe(findings: dict[str, Any]) -> str:
     ]
     lines.append("native ops")
     if native["works"]:
-        lines.append(line(True, f"load and compute (built with {native['compiler']})"))
+        lines.append(line(True, f"load and compute (built with {native['compiler']}, running {native['instructions']})"))
         built = f"CUDA kernels: {native.get('cuda_compiler')} for {native.get('cuda_architectures')}"
         lines.append(
             line(

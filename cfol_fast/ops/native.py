@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,11 @@ except ImportError as error:  # pragma: no cover
         "cfol_fast's native library is missing or does not fit this torch; build it with "
         "'pip install --no-build-isolation .' (torch >= 2.13)"
     ) from error
+
+# The library itself reads it, once, when it is loaded: csrc/instruction_set.h.
+_LIMIT = "CFOL_MAX_CPU_ISA"
+if os.environ.get(_LIMIT, "AVX512") not in ("AVX512", "AVX2", "SSE2"):
+    raise InputError(f"{_LIMIT} must be AVX512, AVX2 or SSE2, got {os.environ[_LIMIT]!r}")
 
 library = torch.ops.cfol_fast
 _is_compiling = torch.compiler.is_compiling

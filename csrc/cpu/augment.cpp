@@ -7,7 +7,6 @@
 
 // One image at a time: its window is packed into a small buffer (four bytes per pixel), rotated there, and written in one
 // vectorised loop over all pixels.
-#define CFOL_INLINE __attribute__((always_inline)) inline
 
 namespace cfol::cpu {
 namespace {
@@ -15,7 +14,7 @@ namespace {
 constexpr int64_t kGrain = 1 << 15;  // elements a thread takes at least
 
 template <int Channels>
-CFOL_INLINE void pack_row(const uint8_t* source, Pixel* row, int64_t n) {
+CFOL_ALWAYS_INLINE void pack_row(const uint8_t* source, Pixel* row, int64_t n) {
   if constexpr (Channels == 1) {
     for (int64_t i = 0; i < n; ++i) row[i] = source[i] | kOpaque;
   } else if (n > 0) {
@@ -30,7 +29,7 @@ CFOL_INLINE void pack_row(const uint8_t* source, Pixel* row, int64_t n) {
 
 // The cropped and flipped image.
 template <int Channels>
-CFOL_INLINE void pack_rows(const View& view, const Frame& frame, Pixel* out) {
+CFOL_ALWAYS_INLINE void pack_rows(const View& view, const Frame& frame, Pixel* out) {
   const int64_t begin = std::clamp<int64_t>(-view.left, 0, frame.width);
   const int64_t end = std::clamp<int64_t>(view.image.width - view.left, begin, frame.width);
   for (int64_t y = 0; y < frame.height; ++y) {
@@ -48,14 +47,14 @@ CFOL_INLINE void pack_rows(const View& view, const Frame& frame, Pixel* out) {
   }
 }
 
-CFOL_SIMD void pack(const View& view, const Frame& frame, Pixel* out) {
+CFOL_SIMD(void, pack, (const View& view, const Frame& frame, Pixel* out)) {
   if (frame.channels == 1)
     pack_rows<1>(view, frame, out);
   else
     pack_rows<3>(view, frame, out);
 }
 
-CFOL_SIMD GreySum grey_sum(const Pixel* pixels, int64_t n, int64_t channels, uint32_t limit) {
+CFOL_SIMD(GreySum, grey_sum, (const Pixel* pixels, int64_t n, int64_t channels, uint32_t limit)) {
   GreySum total = {0, 0};
   for (int channel = 0; channel < channels; ++channel) {
     uint32_t bytes = 0, clipped = 0;
@@ -73,8 +72,9 @@ CFOL_SIMD GreySum grey_sum(const Pixel* pixels, int64_t n, int64_t channels, uin
 
 // pixels[n], one past the end of the window, is the black pixel of places that the rotation leaves empty. `out` first holds
 // the places, so that computing them is a loop of its own, which vectorises.
-CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation, int32_t height, int32_t width,
-                      Pixel* __restrict__ out) {
+CFOL_SIMD(void, rotate,
+          (const Pixel* __restrict__ pixels, const Rotation rotation, int32_t height, int32_t width,
+           Pixel* __restrict__ out)) {
   const int32_t n = height * width;
   for (int32_t y = 0; y < height; ++y)
     for (int32_t x = 0; x < width; ++x) {
@@ -85,8 +85,8 @@ CFOL_SIMD void rotate(const Pixel* __restrict__ pixels, const Rotation rotation,
 }
 
 template <int Channels, bool ChannelsLast, class Out>
-CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters, const Jitter jitter,
-                       Out* __restrict__ out) {
+CFOL_ALWAYS_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters, const Jitter jitter,
+                              Out* __restrict__ out) {
   const int64_t plane = ChannelsLast ? 0 : n;
   if (!jitters) {
     for (int64_t i = 0; i < n; ++i) store_colour<Channels>(colour_of<Channels>(pixels[i]), out, i, plane);
@@ -101,7 +101,7 @@ CFOL_INLINE void write(const Pixel* __restrict__ pixels, int64_t n, bool jitters
 }
 
 template <class Out>
-CFOL_INLINE void write_as(const Pixel* pixels, const Frame& frame, bool jitters, const Jitter& jitter, Out* out) {
+CFOL_ALWAYS_INLINE void write_as(const Pixel* pixels, const Frame& frame, bool jitters, const Jitter& jitter, Out* out) {
   const int64_t n = frame.plane();
   if (frame.channels == 1)
     write<1, false>(pixels, n, jitters, jitter, out);
@@ -111,8 +111,8 @@ CFOL_INLINE void write_as(const Pixel* pixels, const Frame& frame, bool jitters,
     write<3, false>(pixels, n, jitters, jitter, out);
 }
 
-CFOL_SIMD void write_example(const Pixel* pixels, const Frame& frame, bool jitters, const Jitter& jitter, void* out,
-                             int64_t example) {
+CFOL_SIMD(void, write_example,
+          (const Pixel* pixels, const Frame& frame, bool jitters, const Jitter& jitter, void* out, int64_t example)) {
   const int64_t offset = example * frame.channels * frame.plane();
   if (frame.bfloat16)
     write_as(pixels, frame, jitters, jitter, static_cast<uint16_t*>(out) + offset);

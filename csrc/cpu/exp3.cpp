@@ -12,7 +12,7 @@ constexpr int64_t kGrain = 2048;  // draws a thread takes at least
 constexpr int64_t kChunk = 128;   // draws whose random numbers are made together
 
 // Eight running maxima: with one, every comparison would wait for the one before it.
-CFOL_SIMD double largest_of(const double* w, int64_t k) {
+CFOL_SIMD(double, largest_of, (const double* w, int64_t k)) {
   constexpr int kLanes = 8;
   double lanes[kLanes];
   for (int j = 0; j < kLanes; ++j) lanes[j] = -HUGE_VAL;
@@ -24,7 +24,7 @@ CFOL_SIMD double largest_of(const double* w, int64_t k) {
   return lanes[0];
 }
 
-CFOL_SIMD int64_t softmax_span(const double* w, double largest, int64_t k, int64_t* units) {
+CFOL_SIMD(int64_t, softmax_span, (const double* w, double largest, int64_t k, int64_t* units)) {
   int64_t sum = 0;
   for (int64_t i = 0; i < k; ++i) {
     units[i] = softmax_units(w[i], largest);
@@ -34,18 +34,18 @@ CFOL_SIMD int64_t softmax_span(const double* w, double largest, int64_t k, int64
 }
 
 // units: in, those of the softmax; out, those of p.
-CFOL_SIMD void mix_span(const double* base, double gamma, double sum, int64_t k, double* p, int64_t* units) {
+CFOL_SIMD(void, mix_span, (const double* base, double gamma, double sum, int64_t k, double* p, int64_t* units)) {
   for (int64_t i = 0; i < k; ++i) {
     p[i] = mixed(base[i], static_cast<double>(units[i]) / sum, gamma);
     units[i] = cdf_units(p[i]);
   }
 }
 
-CFOL_SIMD void softmax_of_units(const int64_t* units, double sum, int64_t k, double* q) {
+CFOL_SIMD(void, softmax_of_units, (const int64_t* units, double sum, int64_t k, double* q)) {
   for (int64_t i = 0; i < k; ++i) q[i] = static_cast<double>(units[i]) / sum;
 }
 
-CFOL_SIMD void shift_span(double* w, double by, int64_t k) {
+CFOL_SIMD(void, shift_span, (double* w, double by, int64_t k)) {
   for (int64_t i = 0; i < k; ++i) w[i] -= by;
 }
 

@@ -13,11 +13,27 @@ constexpr int64_t kBufferFloats = 1 << 17;  // half a megabyte: a thread's windo
 constexpr int64_t kGrainFloats = 1 << 15;   // of the gradient that a thread takes at least
 constexpr std::align_val_t kAlignment{64};
 
-// GCC's and clang's vectors: one register of AVX-512, two of AVX, four of SSE.
-typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float Half __attribute__((vector_size(32)));
+// GCC's and clang's vectors. The sixteen partial sums are one register of AVX-512, two of AVX and four of SSE: a vector type
+// that is wider than the processor's registers would be kept in memory.
 typedef float Quarter __attribute__((vector_size(16)));
-static_assert(sizeof(Lanes) == kSumLanes * sizeof(float));
+template <int Level>
+struct Register {
+  typedef float Type __attribute__((vector_size(16), aligned(4), may_alias));
+};
+template <>
+struct Register<kAVX2> {
+  typedef float Type __attribute__((vector_size(32), aligned(4), may_alias));
+};
+template <>
+struct Register<kAVX512> {
+  typedef float Type __attribute__((vector_size(64), aligned(4), may_alias));
+};
+template <int Level>
+struct Lanes {
+  using Part = typename Register<Level>::Type;
+  static constexpr int kParts = kSumLanes * sizeof(float) / sizeof(Part);
+  Part part[kParts];
+};
 
 struct Floats {
   explicit Floats(int64_t n) : data(new(kAlignment) float[static_cast<size_t>(n)]()) {}
@@ -29,17 +45,16 @@ struct Floats {
 
 int64_t padded(int64_t outputs) { return (outputs + kSumLanes - 1) / kSumLanes * kSumLanes; }
 
-[[gnu::always_inline]] inline Quarter quarter(const Lanes& v) {
-  Half half[2];
-  Quarter parts[2];
-  __builtin_memcpy(half, &v, sizeof v);
-  half[0] += half[1];
-  __builtin_memcpy(parts, half, sizeof half[0]);
-  return parts[0] + parts[1];
+template <class Sixteen>
+CFOL_ALWAYS_INLINE Quarter quarter(const Sixteen& v) {
+  Quarter parts[4];
+  __builtin_memcpy(parts, &v, sizeof v);
+  return (parts[0] + parts[2]) + (parts[1] + parts[3]);
 }
 
 // sum_of_lanes for four at once, with a third of the shuffles.
-[[gnu::always_inline]] inline Quarter sums_of_lanes(const Lanes* v) {
+template <class Sixteen>
+CFOL_ALWAYS_INLINE Quarter sums_of_lanes(const Sixteen* v) {
   const Quarter a = quarter(v[0]), b = quarter(v[1]), c = quarter(v[2]), d = quarter(v[3]);
   const Quarter ab = Quarter{a[0], b[0], a[1], b[1]} + Quarter{a[2], b[2], a[3], b[3]};
   const Quarter cd = Quarter{c[0], d[0], c[1], d[1]} + Quarter{c[2], d[2], c[3], d[3]};
@@ -52,16 +67,20 @@ struct Window {
 };
 
 // One channel of `Pixels` neighbouring pixels; `first`: where the window of the first one begins in the buffer.
-template <int Pixels>
-[[gnu::always_inline]] inline void gradient_of(const float* first, const float* taps, const Window& window, float* result,
-                                               int64_t channels) {
-  Lanes sums[Pixels] = {};
+template <int Level, int Pixels>
+CFOL_ALWAYS_INLINE void gradient_of(const float* first, const float* taps, const Window& window, float* result,
+                                    int64_t channels) {
+  using Sixteen = Lanes<Level>;
+  constexpr int kParts = Sixteen::kParts;
+  Sixteen sums[Pixels] = {};
   for (int64_t i = 0; i < window.kernel_h; ++i)
     for (int64_t j = 0; j < window.kernel_w; ++j)
       for (int64_t o = 0; o < window.lanes; o += kSumLanes, taps += kSumLanes) {
-        const Lanes tap = *reinterpret_cast<const Lanes*>(taps);
+        const Sixteen tap = *reinterpret_cast<const Sixteen*>(taps);
         const float* grad = first + i * window.row + j * window.lanes + o;
-        for (int p = 0; p < Pixels; ++p) sums[p] += tap * *reinterpret_cast<const Lanes*>(grad + p * window.lanes);
+        for (int p = 0; p < Pixels; ++p)
+          for (int q = 0; q < kParts; ++q)
+            sums[p].part[q] += tap.part[q] * reinterpret_cast<const Sixteen*>(grad + p * window.lanes)->part[q];
       }
   if constexpr (Pixels % 4 == 0) {
     for (int p = 0; p < Pixels; p += 4) {
@@ -77,18 +96,22 @@ template <int Pixels>
   }
 }
 
-CFOL_SIMD void gradient_of_row(const float* first, const float* taps, const Window& window, int64_t width, int64_t channels,
-                               float* result) {
+CFOL_SIMD(void, gradient_of_row,
+          (const float* first, const float* taps, const Window window, int64_t width, int64_t channels, float* result)) {
+  // As many pixels as there are registers for their sums, with some left for the taps.
+  constexpr int kPixels = Level == kAVX512 ? 8 : 4;
   const int64_t taps_of_channel = window.kernel_h * window.kernel_w * window.lanes;
   for (int64_t c = 0; c < channels; ++c, taps += taps_of_channel, ++result) {
     int64_t x = 0;
-    for (; x + 8 <= width; x += 8) gradient_of<8>(first + x * window.lanes, taps, window, result + x * channels, channels);
-    for (; x + 4 <= width; x += 4) gradient_of<4>(first + x * window.lanes, taps, window, result + x * channels, channels);
-    for (; x < width; ++x) gradient_of<1>(first + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; x + kPixels <= width; x += kPixels)
+      gradient_of<Level, kPixels>(first + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; kPixels > 4 && x + 4 <= width; x += 4)
+      gradient_of<Level, 4>(first + x * window.lanes, taps, window, result + x * channels, channels);
+    for (; x < width; ++x) gradient_of<Level, 1>(first + x * window.lanes, taps, window, result + x * channels, channels);
   }
 }
 
-CFOL_SIMD void fill(const float* grad, const float* relu, int64_t n, float* buffer) {
+CFOL_SIMD(void, fill, (const float* grad, const float* relu, int64_t n, float* buffer)) {
   if (relu == nullptr)
     for (int64_t i = 0; i < n; ++i) buffer[i] = grad[i];
   else

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kGrain = 512;  // elements a thread takes at least; each goes through a hundred rounds
 constexpr int64_t kChunk = 64;   // elements that go through the rounds together, in registers
 
-CFOL_SIMD void shuffle_chunk(const ShuffleKey* keys, int rounds, int64_t n, int64_t* x) {
+CFOL_SIMD(void, shuffle_chunk, (const ShuffleKey* keys, int rounds, int64_t n, int64_t* x)) {
   for (int round = 0; round < rounds; ++round)
     for (int64_t i = 0; i < kChunk; ++i) x[i] = swap_or_not(x[i], keys[round], n);
 }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements a thread takes at least
 
-CFOL_SIMD void step_span(float* adv, const float* x, const float* grad, int64_t n, float step, float eps) {
+CFOL_SIMD(void, step_span, (float* adv, const float* x, const float* grad, int64_t n, float step, float eps)) {
   for (int64_t i = 0; i < n; ++i) adv[i] = step_linf(adv[i], x[i], grad[i], step, eps);
 }
 
@@ -98,7 +98,10 @@ void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout,
   const auto piece = [&](int64_t example, int64_t begin, int64_t end) {
     bool bad = false;  // stays false: bad values were refused before
     const float a = value_for(step, example, &bad), r = value_for(eps, example, &bad);
-    (l2 ? step_l2_example : step_span)(adv + begin, x + begin, grad + begin, end - begin, a, r);
+    if (l2)
+      step_l2_example(adv + begin, x + begin, grad + begin, end - begin, a, r);
+    else
+      step_span(adv + begin, x + begin, grad + begin, end - begin, a, r);
   };
   if (l2) {
     parallel_for(layout.batch, 1 + kGrain / (1 + per_example), [&](int64_t begin, int64_t end) {

@@ -12,14 +12,14 @@ constexpr int64_t kDrawGrain = 1024;  // draws a thread takes at least
 constexpr int64_t kChunk = 32;        // draws that go down the tree together, so that their cache misses overlap
 constexpr int64_t kLeafGrain = 1 << 12;
 
-CFOL_SIMD void fill_leaves(int64_t* leaves, int64_t* w, int64_t shift, int64_t n, int leaf_bits) {
+CFOL_SIMD(void, fill_leaves, (int64_t * leaves, int64_t* w, int64_t shift, int64_t n, int leaf_bits)) {
   for (int64_t i = 0; i < n; ++i) {
     w[i] = shifted_weight(w[i], shift);
     leaves[i] = leaf_units(w[i], leaf_bits);
   }
 }
 
-CFOL_SIMD int64_t largest_of(const int64_t* w, int64_t n) {
+CFOL_SIMD(int64_t, largest_of, (const int64_t* w, int64_t n)) {
   int64_t largest = w[0];
   for (int64_t i = 1; i < n; ++i) largest = w[i] > largest ? w[i] : largest;
   return largest;

@@ -1,6 +1,8 @@
 // What is not a tensor op, bound with pybind11: what the build contains, and the index ring between sampler and loader.
 #include <pybind11/pybind11.h>
 
+#include "../platform.h"
+
 #ifndef CFOL_CUDA_ARCHITECTURES
 #define CFOL_CUDA_ARCHITECTURES ""
 #endif
@@ -25,6 +27,12 @@ PYBIND11_MODULE(_host, m) {
   m.attr("compiler") = "clang " __clang_version__;
 #else
   m.attr("compiler") = "gcc " __VERSION__;
+#endif
+#if defined(CFOL_CHOOSES_INSTRUCTIONS)
+  constexpr const char* kNames[] = {"SSE2", "AVX2", "AVX512"};
+  m.attr("instruction_set") = kNames[cfol::instruction_set()];
+#else
+  m.attr("instruction_set") = "SSE2";
 #endif
 #if __has_include("index_ring.h")
   bind_index_ring(m);
