@@ -152,9 +152,13 @@ def test_a_table_gives_the_same_windows() -> None:
 
 def test_each_step_draws_other_windows_and_the_state_advances() -> None:
     images, rng = pictures(2, 40, 40), ops.new_rng(5)
-    first, second = (ops.gather_augment(images, torch.arange(2), rng, augment=CROP) for _ in range(2))
+    # Nothing else may change from step to step.
+    augment = ops.Augment(crop=False, scale=0.08)
+    first, second = (ops.gather_augment(images, torch.arange(2), rng, augment=augment) for _ in range(2))
     assert not torch.equal(first, second)
     assert rng.tolist() == [5, 2]
+    other = ops.gather_augment(images, torch.arange(2), ops.new_rng(6), augment=augment)
+    assert not torch.equal(first, other)
 
 
 def test_an_index_outside_is_refused() -> None:
