@@ -12,6 +12,7 @@ from torch import nn
 
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.models.factories import check_named
+from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.zoo import create, create_without_numbers
 from cfol_fast.user_input import shorten
 
@@ -64,6 +65,8 @@ class ModelSpec:
         if not isinstance(weights, Mapping):
             raise InputError("it has no weights")
         try:
+            # The network without numbers has not seen these.
+            Normalize(self.in_channels, self.mean, self.std)
             shape = (self.num_classes, self.image_size, self.in_channels)
             wanted = create_without_numbers(self.name, *shape).state_dict()
         # A description that nobody wrote by training may fail anywhere.
