@@ -1,9 +1,14 @@
 """What the fair table is made of: its rows, settings, seeds and budget."""
 
+import argparse
+import shlex
+
 import pytest
 
 from cfol_fast.commands import main as cli
+from cfol_fast.commands import train
 from cfol_fast.errors import InputError
+from cfol_fast.recipes import planning
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
 from tests.recipes import tiny_frontier
 
@@ -123,3 +128,20 @@ def test_a_dry_run_shows_the_search(tmp_path, capsys):
     assert out.count("missing  fashion-mini-cfol-seed1000") == 3
     assert "48 runs of the search, 48 missing" in out
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("scale", ["mini", "small", "paper"])
+def test_the_command_of_a_row_trains_the_same_run(scale):
+    """Read back by the command line, every command is the run of the table."""
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    table = plan.read()
+    place = plan.Place(table, table.scales[scale], device="cpu")
+    for row in table.rows:
+        job = place.run(row, plan.resolve(row.grid[0], {str(c): 0.5 for c in range(10)}), 3)
+        words = shlex.split(plan.command(job, None))
+        assert words[:2] == ["cfol-fast", "train"]
+        config = train.read_config(parser.parse_args([*words[2:], "--device", "cpu"]))
+        again = planning.job(config)
+        assert again.name == job.name
+        assert again.config.attack == job.config.attack

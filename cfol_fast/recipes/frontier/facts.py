@@ -13,6 +13,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.frontier.plan import CFOL, ERM, Table
+from cfol_fast.recipes.frontier.plan import command as plan_command
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.comparisons import judge, paired
@@ -150,6 +151,7 @@ def build(
             "settings": dict(settings[row.name]),
             "seeds": [job.config.seed for job in jobs[row.name]],
             "runs": [job.name for job in jobs[row.name]],
+            "command": plan_command(jobs[row.name][0], None),
             "passes": dict(budgets[row.name]),
             "rules": {rule: measured([one[rule] for one in runs]) for rule in rules},
         }

@@ -7,6 +7,7 @@ search's runs end with a test of one step, of which nothing is read.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ FILE = Path(__file__).with_name("rows.toml")
 # A setting that becomes a level for each class, between two numbers, by ERM's accuracy on the hold-out.
 BY_ERM = "alpha_by_erm"
 ERM, CFOL = "erm", "cfol"
+# Settings that a command says by options of their own, and those that follow from the others.
+SAID = ("method", "data.name", "data.root", "seed")
+DERIVED = ("attack.kind", "attack.step", "test.eps", "test.step", "optimizer.milestones")
 Settings = dict[str, Any]
 
 
@@ -201,16 +205,24 @@ def passes(config: TrainConfig, training: int, holdout: int) -> dict[str, int]:
 
 
 def command(job_: Job, data: Path | None) -> str:
-    """The command that trains one run, for a machine that it is not planned on."""
+    """The command that trains one run, anywhere: to the same name, and so the same run."""
     config, words = job_.config, ["cfol-fast", "train", job_.config.method]
     words += ["--dataset", config.data.name]
     if config.data.name != "fashion-mini":
         words += ["--data", str(data or "DATA")]
-    for key, value in job_.settings.items():
-        if key not in ("method", "data.name", "data.root", "seed") and value != _default(config, key):
-            text = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
-            words += ["--set", f"{key.removeprefix('params.')}={text}"]
-    return " ".join([*words, "--seed", str(config.seed), "--out", f"runs/{job_.name}"])
+    # A run's name leaves out seven steps and float32, which are not every method's and every device's defaults.
+    settings = {**job_.settings, "attack.steps": config.attack.steps, "precision": "float32"}
+    for key, value in settings.items():
+        if key not in (*SAID, *DERIVED) and value != _default(config, key):
+            words += ["--set", f"{key.removeprefix('params.')}={_setting(key, value)}"]
+    return shlex.join([*words, "--seed", str(config.seed), "--out", f"runs/{job_.name}"])
+
+
+def _setting(key: str, value: Any) -> str:
+    if key == "attack.eps" and abs(value * 255 - round(value * 255)) < 1e-6:
+        # Settings of a name have twelve digits, and 8/255 has more.
+        return f"{round(value * 255)}/255"
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _default(config: TrainConfig, key: str) -> Any:

@@ -266,6 +266,9 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     parts.append(f"![The average against the worst class, under attack]({figure})")
     for table in tables(facts):
         parts += [f"**{table.title}.** {table.caption}", table.markdown().rstrip()]
+    commands = [f"- {row['title']}: `{row['command']}`" for row in facts["rows"]]
+    repeat = "One run of a row is one command (its first seed here; `--seed` gives the others, `cfol-fast offsets` the class offsets):"
+    parts += [repeat, "\n".join(commands)]
     common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
     versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
     scaled = (
