@@ -101,6 +101,12 @@ def test_the_page_has_every_table_and_says_what_is_descriptive(made):
     assert page.count("Descriptive") >= 4
 
 
+def test_settings_of_another_scale_are_said_to_be_its(made):
+    assert text.search_table(made[1]).caption.startswith("On the hold-out of seed 1000")
+    carried = {**made[1], "settings_from": "mini"}
+    assert text.search_table(carried).caption.startswith("At the mini scale, on the hold-out")
+
+
 def test_the_headline_has_three_rules_and_only_what_is_shown(made):
     found = headline.markdown(made[1])
     assert found.count("ERM-AT") == 5

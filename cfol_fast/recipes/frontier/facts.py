@@ -188,6 +188,7 @@ def build(
         "common": {**table.run, **table.scales[scale].run},
         "eta_times": table.scales[scale].eta_times,
         "search_seed": table.search_seed,
+        "settings_from": table.scales[scale].settings_from,
         "search": [dict(item) for item in search],
         "rivals": [{"name": name, "holdout_worst": value} for name, value in rivals],
         "rival": rival,

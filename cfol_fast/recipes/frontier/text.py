@@ -209,8 +209,9 @@ def search_table(facts: Facts) -> Table | None:
         last = item["row"]
     if not rows:
         return None
+    where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
     return Table(
-        "frontier-search", "The settings that were tried", f"On the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
+        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
         "at the epoch with the best average.", ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
     )  # fmt: skip
 
