@@ -26,6 +26,8 @@ SHAPE = {
 # The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its line here.
 METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 TAIL = 0.2
+# Of a class. Anybody may have edited a file, and an interval takes longer the more images it is for.
+MOST_IMAGES = 10_000_000
 # The 97.5 % quantile of the normal distribution, for two-sided 95 % intervals.
 Z95 = 1.959963984540054
 
@@ -170,8 +172,8 @@ class Accuracy:
 
     @property
     def hits(self) -> dict[str, int] | None:
-        """How many images of each class are right; None where the numbers of images are not known."""
-        if any(name not in self.count for name in self.per_class):
+        """How many images of each class are right; None where the numbers of images are not known, or cannot be."""
+        if any(not 0 < self.count.get(name, 0) <= MOST_IMAGES for name in self.per_class):
             return None
         return {name: round(share * self.count[name]) for name, share in self.per_class.items()}
 

@@ -106,3 +106,21 @@ def test_precision_is_over_the_images_taken_for_a_class():
     found = Accuracy.from_confusion(["a", "b", "c"], [[9, 1, 0], [0, 10, 0], [5, 5, 0]])
     assert found.precision == {"a": 9 / 14, "b": 10 / 16}
     assert found.false_alarms("a") == 5
+
+
+@pytest.mark.parametrize("count", [0, -5, 2**60])
+def test_a_number_of_images_that_cannot_be_gives_no_limits(count):
+    given = {
+        "average": 0.5,
+        "per_class": {"a": 0.4, "b": 0.6},
+        "count": {"a": count, "b": 10},
+        "interval": {"a": [0.1, 0.9]},
+    }
+    assert Accuracy.from_json(given, "x").limits("worst") is None
+
+
+def test_the_interval_of_ten_million_images_is_found():
+    low, high = Accuracy.from_json(
+        {"average": 0.5, "per_class": {"a": 0.5}, "count": {"a": 10_000_000}}, "x"
+    ).limits("average")
+    assert (low, high) == pytest.approx((0.5 - 1.96 * 0.5 / 10**3.5, 0.5 + 1.96 * 0.5 / 10**3.5), abs=1e-6)
