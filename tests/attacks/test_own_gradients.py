@@ -42,6 +42,7 @@ class Rounding(nn.Module):
 
 
 @pytest.mark.parametrize("function", [StraightThrough, WithSetup])
+@pytest.mark.slow
 def test_the_attack_follows_a_straight_through_gradient(
     trained: Trained, function: type[torch.autograd.Function]
 ) -> None:

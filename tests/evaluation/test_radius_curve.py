@@ -12,6 +12,7 @@ from tests.attacks.small_models import EPS, Trained
 PGD = {"kind": "pgd", "steps": 3}
 
 
+@pytest.mark.slow
 def test_every_radius_has_the_figures_of_its_own_evaluation(trained: Trained) -> None:
     report = evaluate_radii(*trained, radii=[EPS, 0, EPS / 2], attack=PGD)
     curve = report.more["curve"]

@@ -72,6 +72,7 @@ def test_sorted_curves_run_from_the_worst_class_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "exploration"])
+@pytest.mark.slow
 def test_a_recipes_folder_holds_its_table_in_three_forms_its_figures_and_its_page(
     name: str, tmp_path: Path
 ) -> None:

@@ -225,6 +225,7 @@ def test_missing_data_is_named_with_the_way_to_get_it_before_anything_is_trained
     assert not list(tmp_path.glob("out/runs/*"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_trained(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

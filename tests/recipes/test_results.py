@@ -108,6 +108,7 @@ def test_the_page_names_recipes_that_were_not_carried_out(tmp_path: Path) -> Non
     assert "seeds" not in line
 
 
+@pytest.mark.slow
 def test_a_recipe_of_the_same_runs_is_no_evidence_and_needs_its_data_set(tmp_path: Path) -> None:
     page = text(kept(tmp_path, "cifar10", "seeds"))
     listed = page.partition("## Needs its data set")[2]

@@ -135,6 +135,7 @@ def test_a_mini_table_needs_an_erm_well_above_chance(tmp_path: Path) -> None:
     assert "Not valid" in render.markdown(table)
 
 
+@pytest.mark.slow
 def test_a_table_carries_the_notes_of_its_methods(tmp_path: Path) -> None:
     note = METHODS["lcvar"].note
     assert note

@@ -34,6 +34,7 @@ def change_row(path, kind, number, change_it):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.slow
 def test_a_changed_result_is_a_changed_page(pair, tmp_path):
     before = page(pair, tmp_path)
     for keys, share, text in (

@@ -107,6 +107,7 @@ def dies(monkeypatch):
     return until
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_moment_leaves_the_old_run_or_the_new_one(run, dies):
     old = tree(run)
     overwrite(run)

@@ -109,6 +109,7 @@ def test_a_runs_log_names_its_accuracies(few_images, tmp_path, capsys):
     assert "test (ema-best-average): clean" in shown
 
 
+@pytest.mark.slow
 def test_a_log_of_numbers_has_its_accuracies_beside_the_others(run):
     row = validations(run)[-1]
     found = scalars(row, [])

@@ -129,6 +129,7 @@ class Meddler(Callback):
         model(torch.rand(4, 1, 28, 28))
 
 
+@pytest.mark.slow
 def test_a_callback_that_draws_and_asks_the_model_changes_nothing(tmp_path):
     tiny.run(tmp_path / "alone")
     cf.train(tiny.tiny_config(tmp_path / "watched"), quiet=True, callbacks=[Meddler()])

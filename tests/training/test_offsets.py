@@ -77,6 +77,7 @@ def test_a_class_that_errs_more_gets_a_larger_offset(run, monkeypatch):
     assert fit.holdout == (0.1, 0.5)
 
 
+@pytest.mark.slow
 def test_the_command_prints_before_and_after(run, capsys):
     assert cli.main(["offsets", str(run), "--rounds", "1", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
@@ -85,6 +86,7 @@ def test_the_command_prints_before_and_after(run, capsys):
     assert (run / "checkpoints/offsets.pt").exists()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_hold_out_or_an_end_is_refused(few_images, tmp_path, monkeypatch):
     tiny.run(tmp_path / "none", "erm", epochs=1, data__holdout="none")
     with pytest.raises(InputError, match="not fitted on the test set"):
