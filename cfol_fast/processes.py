@@ -38,6 +38,8 @@ GONE = (
 ASKING_SECONDS = 2.0
 
 _store: Any = None
+# Whether this process is the one that says how the run ended; None: that was not asked yet.
+_has_the_word: bool | None = None
 
 
 def group_size() -> int:
@@ -105,7 +107,7 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
 
     device: "cpu" needs no nccl. patience: seconds that a rank waits for another one. goes_on: what a message says of continuing.
     """
-    global _store
+    global _store, _has_the_word
     rank, size = rank_and_size()
     if size == 1 or group_size() > 1:
         yield ranks()
@@ -127,6 +129,7 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
         torch.cuda.set_device(local_rank())
     with told_in_words(patience, goes_on):
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=patience)))
+        _has_the_word = None
         _store = dist.PrefixStore(_name_of_this_start(store, rank, size, patience), store)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo",
@@ -140,6 +143,11 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
             yield ranks()
             # Nobody leaves while another one still needs it.
             dist.barrier()
+    except Exception as error:
+        if not isinstance(error, RankLost):
+            # Before the others see that this process is gone: the cause is said, not what follows from it.
+            _has_the_word = _ask_for_the_word()
+        raise
     finally:
         with suppress(RuntimeError):
             dist.destroy_process_group()
@@ -198,6 +206,10 @@ def speaks_first() -> bool:
 
     The others fail for the same reason, or because this one did. Without a store to ask, rank 0 speaks.
     """
+    return _ask_for_the_word() if _has_the_word is None else _has_the_word
+
+
+def _ask_for_the_word() -> bool:
     if _store is None:
         return rank_and_size()[0] == 0
     with suppress(RuntimeError):

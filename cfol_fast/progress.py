@@ -102,8 +102,8 @@ class Progress:
         self._step = step
         self._started = self._said = time.monotonic()
 
-    def step(self, step: int, epoch: int, read: Callable[[], Reading]) -> None:
-        """`step` steps are done; `read` is called only if the bar is due to be drawn."""
+    def step(self, step: int, epoch: int, read: Callable[[], Reading | None]) -> None:
+        """`step` steps are done; `read` is called only if the bar is due to be drawn, which goes without figures if it has none."""
         self._step = step
         silent = self._silent()
         if not silent and not self._line.due():
@@ -117,8 +117,8 @@ class Progress:
             self.say(head + text)
             return
         reading = read()
-        text += f"  robust error {reading.robust_error:.1%}"
-        if reading.worst_class is not None:
+        text += "" if reading is None else f"  robust error {reading.robust_error:.1%}"
+        if reading is not None and reading.worst_class is not None:
             text += f"  worst {reading.worst_class}"
             text += "" if reading.worst_p is None else f" (p {reading.worst_p:.2f})"
         # The bar takes what the figures leave.

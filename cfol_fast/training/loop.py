@@ -70,7 +70,7 @@ def run_epochs(
                 if callbacks is not None:
                     callbacks.step()
                 with trainer.saving_when_stopped():
-                    trainer.leave_if_asked()
+                    trainer.leave_if_agreed()
                 if trainer.save_is_due():
                     trainer.save()
 

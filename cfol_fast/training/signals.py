@@ -10,10 +10,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopRequest:
-    """Context manager that turns the signals into a flag the loop looks at. Only the main thread gets signals."""
+    """Context manager that turns the signals into a flag the loop looks at. Only the main thread gets signals.
+
+    signal_number: what this process was sent. agreed: what any rank was sent, known to all of them since the same step.
+    """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self.agreed: int | None = None
         self._before: dict[int, object] = {}
 
     @property

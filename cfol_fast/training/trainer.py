@@ -194,12 +194,19 @@ class Trainer:
             self._save_is_due = due
             return
         known = torch.tensor([self.stop.signal_number or 0, due, self.progress.wants_reading()])
-        signal_number, due, bar = self.ranks.largest(known).tolist()
-        self.stop.signal_number, self._save_is_due = signal_number or None, bool(due)
-        self._reading = self._read() if bar else None
+        agreed, due, bar = self.ranks.largest(known).tolist()
+        self.stop.agreed, self._save_is_due = agreed or None, bool(due)
+        if bar:
+            self._reading = self._read()
+
+    def leave_if_agreed(self) -> None:
+        """Raises `Stopped` once the ranks agreed to stop: on all of them, after the same step. A signal that came since waits."""
+        number = self.stop.signal_number if self.ranks.size == 1 else self.stop.agreed
+        if number is not None:
+            raise Stopped(number, f"asked to stop at step {self.position.step}")
 
     def leave_if_asked(self) -> None:
-        """Raises `Stopped` once a signal asked the run to stop; also called in the middle of an evaluation, where ranks tell each other."""
+        """Raises `Stopped` once a signal asked this process to stop: in the middle of an evaluation, where ranks tell each other."""
         if self.stop.requested:
             raise Stopped(self.stop.signal_number or 0, f"asked to stop at step {self.position.step}")
 
@@ -236,9 +243,9 @@ class Trainer:
         for flags in (flags for _, faults in of_ranks for flags in faults if flags):
             raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
 
-    def reading(self) -> Reading:
-        """What the live bar shows; reads from the device, or, of many ranks, what they read together."""
-        return self._reading or self._read()
+    def reading(self) -> Reading | None:
+        """What the live bar shows; reads from the device or, of many ranks, is what they last read together."""
+        return self._read() if self.ranks.size == 1 else self._reading
 
     def _read(self) -> Reading:
         row = self.training_row()
@@ -313,10 +320,11 @@ class Trainer:
     # ---------------------------------------------------------------- checkpoints
 
     def save(self) -> Path:
-        """Writes the checkpoint `last`, unless a flag says that the state is bad."""
+        """Writes the checkpoint `last`, unless a flag says that the state is bad. No rank goes on before it is written."""
         self.check_health()
         self.since_save.lap()
-        return self.store.save_last(self.state_dict())
+        state = self.state_dict()
+        return self.ranks.from_first(lambda: self.store.save_last(state))
 
     def weights(self, epoch: int, model: nn.Module | None = None) -> dict[str, Any]:
         """The part of a checkpoint that is enough to use the model, or that of the average."""

@@ -1,0 +1,110 @@
+"""What ranks agree on after a step, with another rank that is played: nothing that one of them alone knows makes it leave or wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from cfol_fast import processes
+from cfol_fast.errors import Stopped, TrainingFailed
+from cfol_fast.training.signals import StopRequest
+from tests.training import tiny
+
+
+class TwoRanks:
+    """theirs: what the other rank knows of signal, save and bar. meanwhile: what happens while the two talk."""
+
+    size, is_first = 2, True
+
+    def __init__(self, theirs=(0, 0, 0), meanwhile=lambda: None):
+        self.theirs, self.meanwhile = torch.tensor(theirs), meanwhile
+
+    def largest(self, known):
+        found = torch.maximum(known, self.theirs)
+        self.meanwhile()
+        return found
+
+
+@pytest.fixture
+def trainer(few_images, tmp_path):
+    return tiny.new_trainer(tmp_path)
+
+
+def test_a_signal_to_another_rank_stops_this_one(trainer):
+    trainer.ranks = TwoRanks((signal.SIGTERM, 0, 0))
+    trainer.agree()
+    with pytest.raises(Stopped) as stopped:
+        trainer.leave_if_agreed()
+    assert stopped.value.signal_number == signal.SIGTERM
+
+
+def test_a_signal_while_the_ranks_talk_waits_for_the_next_step_and_is_not_lost(trainer):
+    with StopRequest() as trainer.stop:
+        trainer.ranks = TwoRanks(meanwhile=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        trainer.agree()
+        # The other rank takes its next step: alone, this one would wait for it forever.
+        trainer.leave_if_agreed()
+        trainer.ranks.meanwhile = lambda: None
+        trainer.agree()
+        with pytest.raises(Stopped):
+            trainer.leave_if_agreed()
+
+
+def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_before(trainer):
+    with StopRequest() as trainer.stop:
+        trainer.ranks = TwoRanks((signal.SIGINT, 0, 0))
+        trainer.agree()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert trainer.stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_alone_a_signal_stops_at_once(trainer):
+    with StopRequest() as trainer.stop:
+        trainer.agree()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped):
+            trainer.leave_if_agreed()
+
+
+def test_a_bar_that_is_due_in_the_meantime_reads_nothing_alone(trainer, monkeypatch):
+    trainer.ranks = TwoRanks()
+    monkeypatch.setattr(trainer.counts, "over_ranks", lambda: pytest.fail("the other rank is not here"))
+    trainer.agree()
+    assert trainer.reading() is None
+
+
+def test_the_cause_of_an_end_is_told_before_the_others_see_that_a_rank_is_gone(monkeypatch):
+    """Whoever asks first is the one that speaks."""
+
+    class Store:
+        said = 0
+
+        def add(self, key, number):
+            Store.said += number
+            return Store.said
+
+    monkeypatch.setattr(processes, "_store", Store())
+    monkeypatch.setattr(processes, "_has_the_word", None)
+    assert processes.speaks_first()
+    assert not processes.speaks_first()
+    monkeypatch.setattr(processes, "_has_the_word", True)
+    assert processes.speaks_first()
+
+
+def test_a_checkpoint_that_could_not_be_written_is_said_by_every_rank(trainer, monkeypatch):
+    class Ranks(TwoRanks):
+        def gather_objects(self, mine):
+            return [mine, mine]
+
+        def from_first(self, work):
+            raise TrainingFailed("the disk is full")
+
+    monkeypatch.setattr(trainer, "state_dict", dict)
+    trainer.ranks = Ranks()
+    with pytest.raises(TrainingFailed, match="full"):
+        trainer.save()
