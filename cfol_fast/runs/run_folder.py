@@ -110,7 +110,8 @@ def _check_new(run: Path, overwrite: bool) -> Start:
             f"{place} is no place for a run: name a folder of its own, such as --out {place / 'run'}"
         )
     own, foreign = contents(run)
-    names = {str(path.relative_to(run)) for path in own} - {LOCK}
+    # A process that was killed while it wrote the configuration of a new run leaves a part of it: no run yet.
+    names = {str(path.relative_to(run)) for path in own if not _is_part_of_config(path)} - {LOCK}
     if names and CONFIG not in names:
         raise InputError(
             f"{run} is not a run folder: it holds {min(names)} and no {CONFIG}; choose another --out"
@@ -159,6 +160,10 @@ def is_own_name(name: str, names: tuple[str, ...] = FILES + CHECKPOINT_FILES + E
     """Whether a run writes a file of this name; what a killed process left of one counts."""
     patterns = (*names, *(f".{known}.{atomic.RANDOM}{atomic.SUFFIX}" for known in names))
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_part_of_config(path: Path) -> bool:
+    return fnmatchcase(path.name, f".{CONFIG}.{atomic.RANDOM}{atomic.SUFFIX}")
 
 
 def begin(run: Path, config: TrainConfig) -> None:

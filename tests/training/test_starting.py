@@ -219,3 +219,13 @@ def test_a_full_disk_names_the_checkpoint_and_the_run_continues_when_there_is_ro
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     tiny.run(tmp_path / "run", resume=True)
     tiny.assert_same_outcome(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("resume", [False, "auto"])
+def test_a_run_killed_while_it_wrote_its_configuration_starts_again(few_images, tmp_path, resume):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.json.d1263e10.tmp").write_text('{"method": ')
+    tiny.run(folder, "erm", resume=resume)
+    assert (folder / "result.json").exists()
+    assert not list(folder.glob(".config*"))
