@@ -151,7 +151,11 @@ def describe(findings: dict[str, Any]) -> str:
     ]
     lines.append("native ops")
     if native["works"]:
-        lines.append(line(True, f"load and compute (built with {native['compiler']}, running {native['instructions']})"))
+        lines.append(
+            line(
+                True, f"load and compute (built with {native['compiler']}, running {native['instructions']})"
+            )
+        )
         built = f"CUDA kernels: {native.get('cuda_compiler')} for {native.get('cuda_architectures')}"
         lines.append(
             line(
