@@ -25,9 +25,20 @@ def commands():
             yield command
 
 
-@pytest.mark.parametrize("code", blocks("README.md", "python"))
-def test_the_python_code_runs(code, capsys):
-    exec(compile(code, "README.md", "exec"), {})
+def test_the_loop_shows_what_the_bandit_is_for():
+    (code,) = blocks("README.md", "python")
+    uniform = code.replace('eta="auto", draws=60 * 128', "eta=1e-9")
+    assert uniform != code
+    found = []
+    for program in (code, uniform):
+        names = {}
+        exec(compile(program, "README.md", "exec"), names)
+        found.append((float(names["robust"].per_class[9]), float(names["sampler"].p[9])))
+    (accuracy, p), (left_behind, untouched) = found
+    assert accuracy > 0.5
+    assert p > 0.15
+    assert left_behind < 0.2
+    assert untouched == pytest.approx(0.1, abs=1e-3)
 
 
 @pytest.mark.parametrize("command", list(commands()))
