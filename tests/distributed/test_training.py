@@ -5,6 +5,7 @@ The processes are real and speak gloo; each has one thread.
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch.multiprocessing as processes
 
 from cfol_fast.runs import checkpoints
 from cfol_fast.runs.metrics_log import read_rows
+from cfol_fast.runs.run_folder import read_result
 from cfol_fast.training import train
 from tests.distributed import training
 from tests.distributed.training import ONE_STEP, SHORT, VARIANTS, run_settings
@@ -58,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(folder: Path) -> list[Found]:
     """What each of two ranks found."""
-    return [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in range(2)]
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 
 
 def last(run: Path) -> dict[str, Any]:
@@ -92,6 +94,8 @@ def test_two_shards_on_two_processes_are_those_of_one_bit_for_bit(
         del state["metrics_size"], state["torch_rng"]
     assert differing(alone, together) == []
     assert not [name for name in together["model"] if name.startswith("module.")]
+    results = [tiny.without_times(read_result(run)) for run in (tmp_path / "alone", folder / variant)]
+    assert differing(*results) == []
     for row, other in zip(read_rows(tmp_path / "alone"), read_rows(folder / variant), strict=True):
         for time in tiny.TIMES:
             row.pop(time, None), other.pop(time, None)

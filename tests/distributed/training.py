@@ -5,6 +5,7 @@ Several jobs follow each other in one process, since most of a process's time is
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def work(rank: int, folder: str) -> None:
         config = tiny.tiny_config(out / "overwritten", method, **settings, seed=3 - 3 * overwrite)
         train(config, overwrite=overwrite, quiet=True)
     found["lost"] = message(lambda: hanging(out / "lost", rank), processes.RankLost)
-    torch.save(found, out / f"found-{rank}.pt")
+    (out / f"found-{rank}.json").write_text(json.dumps(found))
 
 
 def job(size: int, folder: Path) -> None:
