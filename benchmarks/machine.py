@@ -1,4 +1,4 @@
-"""What is written beside the numbers: which machine, which versions."""
+"""What is written beside the numbers: which machine, which instruction set, which versions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.settings import limits
 from benchmarks.timing import THREADS
+from cfol_fast import _host
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
@@ -36,9 +39,18 @@ def cpu_model() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
+def instructions() -> str:
+    """The instruction set of this process's kernels: AVX-512, AVX2 or what else torch finds."""
+    limits()
+    torchs, ours = torch.backends.cpu.get_cpu_capability(), _host.instruction_set
+    if torchs.startswith("AVX") and torchs != ours:
+        sys.exit(f"torch's kernels use {torchs} and ours {ours}: such numbers belong to no instruction set")
+    return "AVX-512" if torchs == "AVX512" else str(torchs)
+
+
 def machine_name() -> str:
-    """The results file's name: CPU, cores and, where there is one, the GPU."""
-    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores"]
+    """The results file's name: CPU, cores, instruction set and, where there is one, the GPU."""
+    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores", instructions().replace("-", "")]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
@@ -49,7 +61,10 @@ def machine() -> dict[str, Any]:
     return {
         "name": machine_name(),
         "date": time.strftime("%Y-%m-%d"),
+        "began": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "cpu": cpu_model(),
+        "instructions": instructions(),
+        "limits": limits(),
         "cores": os.cpu_count(),
         "threads": THREADS,
         "memory_gib": round(memory, 1),

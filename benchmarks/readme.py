@@ -1,14 +1,22 @@
-"""The parts of two README files that are written from measurements: the whole table here, the main results in the project's."""
+"""The pages that are written from the results files: the table here, a page per file, the main results in the project's README.
+
+A file belongs to one machine and one instruction set. Pages put files side by side, a column each, and never mix them.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import FASTEST, Row, markdown, ratio, seconds
+from benchmarks.rows import FASTEST, Row, goal, markdown, ratio, seconds
+from cfol_fast import atomic
 
 HERE = Path(__file__).parent / "README.md"
 PROJECT = Path(__file__).parent.parent / "README.md"
+RESULTS = Path(__file__).parent / "results"
+# In the folder of results, but not one of a machine.
+OTHERS = ("peers_agree.json",)
 
 # The rows in the project's README: the beginning of a row's name, and what it was compared with ("": the fastest peer).
 HEADLINES = (
@@ -21,40 +29,154 @@ HEADLINES = (
     ("gather + flip + crop", "FFCV"),
     ("what CFOL costs over ERM: its draw + update, resnet18", "the whole ERM step"),
 )
+Document = dict[str, Any]
 
 
-def sections(document: dict[str, Any]) -> dict[tuple[Path, str], str]:
-    """(file, section) -> text, from what a results file holds."""
-    rows = [Row(**row) for row in document["questions"]]
-    machine, torch = document["machine"], document["versions"]["torch"]
-    head = (
-        f"{machine['date']}, {document['versions']['cfol_fast']}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['threads']} threads, torch {torch}, float32"
-    )
-    whole = f" The whole run took {machine['minutes']} minutes." if "minutes" in machine else ""
+def stored(folder: Path = RESULTS) -> list[Document]:
+    """What the results files hold: first the settings of the machine that was measured last, then the others."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*.json") if path.name not in OTHERS]
+    found.sort(key=lambda document: document["machine"]["instructions"] != "AVX-512")
+    return sorted(found, key=lambda document: _recent(document, found), reverse=True)
+
+
+def _recent(document: Document, all_of_them: list[Document]) -> tuple[str, str]:
+    machines = [other["machine"] for other in all_of_them if _place(other) == _place(document)]
+    return max(machine.get("began", machine["date"]) for machine in machines), _place(document)
+
+
+def _place(document: Document) -> str:
+    machine = document["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores" + (f", {machine['gpu']}" if machine["gpu"] else "")
+
+
+def of_the_first_machine(documents: list[Document]) -> list[Document]:
+    return [document for document in documents if _place(document) == _place(documents[0])]
+
+
+def sections(documents: list[Document]) -> dict[tuple[Path, str], str]:
+    """(file, section) -> text, from what the results files hold."""
+    first = of_the_first_machine(documents)
+    profiles = {_setting(document): document["profile"] for document in first if "profile" in document}
+    pictures = [
+        f"![A step's time against batch, classes, examples and image size, {_setting(document)}]"
+        f"(results/{document['machine']['name']}-scaling.png)"
+        for document in first
+        if (RESULTS / f"{document['machine']['name']}-scaling.png").exists()
+    ]
     return {
-        (HERE, "table"): f"{head}.{whole}\n\n{markdown(rows)}",
-        (PROJECT, "speed"): f"On the CPU ({head}):\n\n{headlines(rows)}",
+        (HERE, "table"): side_by_side(documents),
+        (HERE, "profile"): "\n\n".join(f"### {name}\n{text}" for name, text in profiles.items()),
+        (HERE, "pictures"): "\n".join(pictures),
+        (PROJECT, "speed"): headlines(first),
     }
 
 
-def headlines(rows: list[Row]) -> str:
-    lines = ["| what | against | ratio | ours | theirs |", "|---|---|---|---|---|"]
-    for name, against in HEADLINES:
-        row = next(r for r in rows if r.name.startswith(name) and _is_of(r, against))
-        peer = row.against.split(" (")[0].split(":")[0] + FASTEST * (not against)
-        lines.append(
-            f"| {row.name} | {peer} | {ratio(row.ratio)} | {seconds(row.ours_seconds)} | {seconds(row.theirs_seconds)} |"
-        )
+def head(document: Document) -> str:
+    machine, versions = document["machine"], document["versions"]
+    limited = " ".join(f"{name}={value}" for name, value in machine.get("limits", {}).items())
+    return (
+        f"{machine['date']}, {versions['cfol_fast']}, {machine['cpu']}, {machine['instructions']}"
+        + (f" (limited by {limited})" if limited else "")
+        + f", {machine['cores']} cores, {machine['threads']} threads, torch {versions['torch']}, float32"
+    )
+
+
+def page(document: Document) -> str:
+    """All rows of one file, with times and notes."""
+    minutes = document["machine"].get("minutes")
+    whole = f" The whole run took {minutes} minutes." if minutes else ""
+    text = f"# {_place(document)}, {_setting(document)}\n\n{head(document)}.{whole}\n\n{markdown(_rows(document))}\n"
+    return text + (f"\n## Where the time goes\n{document['profile']}\n" if "profile" in document else "")
+
+
+def side_by_side(documents: list[Document]) -> str:
+    """A column of ratios per file; a row that a file does not have is empty there."""
+    lines = []
+    for document in documents:
+        minutes = document["machine"].get("minutes")
+        whole = f"; the whole run took {minutes} minutes" if minutes else ""
+        link = f"[times and notes](results/{document['machine']['name']}.md)"
+        lines.append(f"- **{_column(document)}**: {head(document)}{whole}; {link}")
+    lines += [
+        "",
+        f"| question | against | {' | '.join(map(_column, documents))} |",
+        "|---" * (2 + len(documents)) + "|",
+    ]
+    columns = [{_key(row): row for row in _rows(document)} for document in documents]
+    for name, against in dict.fromkeys(key for column in columns for key in column):
+        cells = [_cell(column.get((name, against))) for column in columns]
+        lines.append("| " + " | ".join(text.replace("|", "/") for text in (name, against, *cells)) + " |")
     return "\n".join(lines)
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    shown = f"**{ratio(row.ratio)}**" if row.reached is False else ratio(row.ratio)
+    return (
+        shown + f" ({goal(row.target)})" * (row.target is not None) + FASTEST * row.against.endswith(FASTEST)
+    )
+
+
+def headlines(documents: list[Document]) -> str:
+    """The main rows, with a group of columns for each instruction set of one machine."""
+    heads = "; ".join(map(head, documents))
+    if len(documents) == 1:
+        names = ["ratio", "ours", "theirs"]
+    else:
+        names = [
+            f"{_setting(document)}: {what}" for document in documents for what in ("ratio", "ours", "theirs")
+        ]
+    lines = [
+        f"On the CPU ({heads}):",
+        "",
+        f"| what | against | {' | '.join(names)} |",
+        "|---|---|" + "---|" * len(names),
+    ]
+    for name, against in HEADLINES:
+        found = [_headline(document, name, against) for document in documents]
+        # Without a named peer it is the fastest one, which may be another under another instruction set.
+        peers = dict.fromkeys(row.against.split(" (")[0].split(":")[0] for row in found)
+        peer = ", ".join(peers) + FASTEST * (not against)
+        cells = [
+            text
+            for row in found
+            for text in (ratio(row.ratio), seconds(row.ours_seconds), seconds(row.theirs_seconds))
+        ]
+        lines.append(f"| {found[0].name} | {peer} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _headline(document: Document, name: str, against: str) -> Row:
+    return next(row for row in _rows(document) if row.name.startswith(name) and _is_of(row, against))
 
 
 def _is_of(row: Row, against: str) -> bool:
     return row.against.startswith(against) if against else row.against.endswith(FASTEST)
 
 
-def update(document: dict[str, Any]) -> None:
-    for (path, name), text in sections(document).items():
+def _rows(document: Document) -> list[Row]:
+    return [Row(**row) for row in document["questions"]]
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row.name, row.against.removesuffix(FASTEST)
+
+
+def _setting(document: Document) -> str:
+    return str(document["machine"]["instructions"])
+
+
+def _column(document: Document) -> str:
+    return f"{document['machine']['cpu']}, {_setting(document)}"
+
+
+def update() -> None:
+    """Writes all pages from the files that are stored."""
+    documents = stored()
+    for document in documents:
+        atomic.write_text(RESULTS / f"{document['machine']['name']}.md", page(document))
+    for (path, name), text in sections(documents).items():
         replace_section(path, name, text)
 
 
@@ -63,7 +185,7 @@ def replace_section(path: Path, name: str, text: str) -> None:
     begin, end = marks(name)
     before, rest = path.read_text(encoding="utf-8").split(begin)
     after = rest.split(end)[1]
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    atomic.write_text(path, f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def marks(name: str) -> tuple[str, str]:

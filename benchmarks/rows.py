@@ -21,11 +21,12 @@ class Row:
     """`ratio` is theirs / ours where more is better (target ">= x"), and ours / theirs where less is (target "<= x").
 
     Seconds are the minimum of the repetitions; None where the question is not one of time (the note has the numbers).
+    Without a ratio the question could not be asked on this machine; the note says why.
     """
 
     name: str
     against: str
-    ratio: float
+    ratio: float | None
     target: str | None
     ours_seconds: float | None
     theirs_seconds: float | None
@@ -33,7 +34,7 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        if self.target is None:
+        if self.target is None or self.ratio is None:
             return None
         sign, number = self.target.split()
         return self.ratio >= float(number) if sign == AT_LEAST else self.ratio <= float(number)
@@ -79,6 +80,10 @@ def at_most(
     return Row(name, against, ratio, f"{AT_MOST} {target:g}", ours_seconds, theirs_seconds, note)
 
 
+def not_asked(name: str, against: str, target: str | None, why: str) -> Row:
+    return Row(name, against, None, target, None, None, why)
+
+
 def seconds(value: float | None) -> str:
     if value is None:
         return ""
@@ -88,7 +93,9 @@ def seconds(value: float | None) -> str:
     return f"{value / 1e-9:.3g} ns"
 
 
-def ratio(value: float) -> str:
+def ratio(value: float | None) -> str:
+    if value is None:
+        return "not asked"
     if value < 1e-5:
         return "under 0.001 %"
     if value < 0.01:
@@ -104,7 +111,7 @@ def goal(target: str | None) -> str:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table of benchmarks/README.md."""
+    """All that one results file says."""
     lines = [
         "| question | against | ratio | target | reached | ours | theirs | note |",
         "|---|---|---|---|---|---|---|---|",

@@ -1,15 +1,15 @@
-"""Where the time of a training step goes, before (the usual way) and after (ours), by torch's profiler; writes README's profile."""
+"""Where the time of a training step goes, before (the usual way) and after (ours), by torch's profiler."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks import readme
 from benchmarks.steps import OurStep, Problem, UsualStep
 from benchmarks.timing import THREADS
 
@@ -81,15 +81,16 @@ def found_order(before: dict[str, float], after: dict[str, float]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="the smallest sizes; nothing is written")
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, help="also write it here")
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
     large = Problem("resnet18@0.125", batch=4, images=100, steps=2) if args.tiny else Problem()
     small = replace(large, network="demo-cnn", batch=4 if args.tiny else 128)
     text = "\n\n".join((table(large, 1), table(small, 1 if args.tiny else 10)))
     print(text)
-    if not args.tiny:
-        readme.replace_section(readme.HERE, "profile", text)
+    if args.out:
+        args.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+"""The pages put machines and instruction sets side by side, and never mix them."""
+
+from dataclasses import asdict
+
+import pytest
+
+from benchmarks import readme
+from benchmarks.rows import FASTEST, Row, not_asked
+from benchmarks.settings import AVX2, BEST, SETTINGS, environment, limits
+
+
+def made(cpu, instructions, rows, began="2026-01-01T00:00:00", limits=()):
+    machine = {"name": f"{cpu}-{instructions}", "date": began[:10], "began": began, "cpu": cpu, "cores": 2}
+    machine |= {"threads": 2, "gpu": None, "instructions": instructions, "limits": dict(limits)}
+    versions = {"cfol_fast": "commit abc", "torch": "2"}
+    return {"machine": machine, "versions": versions, "questions": [asdict(row) for row in rows]}
+
+
+def headline_rows(seconds, fastest):
+    return [
+        Row(name, (against or "a peer") + FASTEST * (not against), seconds, None, seconds, 1.0, fastest)
+        for name, against in readme.HEADLINES
+    ]
+
+
+def test_each_file_has_a_column_and_what_it_was_not_asked_stays_empty():
+    one, two = Row("a", "x", 2.0, ">= 3", 1.0, 2.0, "n"), Row("b", "y", 4.0, None, 1.0, 4.0, "n")
+    text = readme.side_by_side([made("p", "AVX-512", [one]), made("p", "AVX2", [two])])
+    assert "| question | against | p, AVX-512 | p, AVX2 |" in text
+    assert "| a | x | **2.00x** (>= 3x) |  |" in text
+    assert "| b | y |  | 4.00x |" in text
+
+
+def test_the_fastest_peer_is_each_columns_own():
+    rows = [[Row("a", "x" + FASTEST * first, 2.0, None, 1.0, 2.0, "n")] for first in (True, False)]
+    text = readme.side_by_side(
+        [made("p", name, row) for name, row in zip(("AVX-512", "AVX2"), rows, strict=True)]
+    )
+    assert f"| a | x | 2.00x{FASTEST} | 2.00x |" in text
+
+
+def test_a_question_that_could_not_be_asked_says_so_and_misses_nothing():
+    row = not_asked("a", "x", ">= 2", "no such processor")
+    assert row.reached is None
+    assert "| a | x | not asked (>= 2x) |" in readme.side_by_side([made("p", "AVX2", [row])])
+    assert "no such processor" in readme.page(made("p", "AVX2", [row]))
+
+
+def test_the_short_table_shows_both_instruction_sets_of_one_machine():
+    mine = [made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", headline_rows(3.0, ""))]
+    text = readme.headlines(readme.of_the_first_machine([*mine, made("q", "AVX2", headline_rows(5.0, ""))]))
+    assert "| AVX-512: ratio | AVX-512: ours | AVX-512: theirs | AVX2: ratio |" in text
+    assert "| 2.00x | 2 s | 1 s | 3.00x | 3 s | 1 s |" in text
+    assert "5.00x" not in text
+
+
+def test_the_machine_measured_last_comes_first_with_all_its_settings(tmp_path):
+    files = [
+        made("old", "AVX2", [], "2026-01-02T00:00:00"),
+        made("new", "AVX2", [], "2026-01-01T00:00:00"),
+        made("new", "AVX-512", [], "2026-01-03T00:00:00"),
+    ]
+    for file in files:
+        readme.atomic.write_json(tmp_path / f"{file['machine']['name']}.json", file)
+    names = [each["machine"]["name"] for each in readme.stored(tmp_path)]
+    assert names == ["new-AVX-512", "new-AVX2", "old-AVX2"]
+
+
+def test_a_page_says_what_limited_the_run():
+    limited = made("p", "AVX2", [], limits=SETTINGS[AVX2])
+    assert "limited by ONEDNN_MAX_CPU_ISA=AVX2" in readme.page(limited)
+
+
+def test_a_setting_takes_away_the_limits_of_another():
+    assert environment(BEST, {"PATH": "p", **SETTINGS[AVX2]}) == {"PATH": "p"}
+    assert environment(AVX2, {"PATH": "p"}) == {"PATH": "p", **SETTINGS[AVX2]}
+
+
+def test_oneDNNs_own_safeguard_for_bfloat16_is_no_limit():
+    assert limits({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}) == {}
+
+
+def test_a_process_limited_in_part_measures_nothing():
+    with pytest.raises(SystemExit, match="ATEN_CPU_CAPABILITY=avx2 CFOL_MAX_CPU_ISA=AVX2"):
+        limits({"ONEDNN_MAX_CPU_ISA": "AVX2"})
