@@ -177,14 +177,18 @@ class Comparison:
         return next((group for group in self.groups if group.tested), self.baseline)
 
     @property
+    def candidates(self) -> list[tuple[Group, Stat]]:
+        """The groups tested like the baseline, apart from it, with their worst class under attack."""
+        return [
+            (group, worst)
+            for group in self.groups[1:]
+            if self.comparable(group) and (worst := group.stat("robust", "worst")) is not None
+        ]
+
+    @property
     def focus(self) -> Group | None:
-        """The group a headline is about: of those tested like the baseline, the best worst class apart from it."""
-        best, best_worst = None, -1.0
-        for group in self.groups[1:]:
-            worst = group.stat("robust", "worst")
-            if self.comparable(group) and worst is not None and worst.mean > best_worst:
-                best, best_worst = group, worst.mean
-        return best
+        """The group a headline is about: the candidate with the best worst class, which its test result itself selects."""
+        return max(self.candidates, key=lambda item: item[1].mean, default=(None,))[0]
 
     @property
     def tail_size(self) -> int:

@@ -53,13 +53,15 @@ def render(
     extra: Sequence[Table],
     extra_figures: Sequence[Figure],
     pictures: Mapping[str, str],
+    finding: tuple[str, str] | None = None,
 ) -> str:
     """The page. extra, extra_figures: shown before everything else of the first part. pictures: key of a figure -> address of its
-    picture file beside the page."""
+    picture file beside the page. finding: the first part's headline, see `write_report`."""
     before = "".join(_table_section(table) for table in extra)
     before += "".join(_figure_section(drawn, f"extra-{drawn.key}", pictures) for drawn in extra_figures)
     articles = [
-        _article(part, before if part is parts[0] else "", pictures, part is parts[0]) for part in parts
+        _article(part, before if part is parts[0] else "", pictures, part is parts[0], finding)
+        for part in parts
     ]
     name = title or headline(parts[0].comparison)[0]
     theme_buttons = "".join(
@@ -83,14 +85,19 @@ def prose(text: str) -> str:
     return escape(text).replace(" %", f"{NARROW}%")
 
 
-def _article(part: Part, before: str, pictures: Mapping[str, str], is_first: bool) -> str:
+def _article(
+    part: Part, before: str, pictures: Mapping[str, str], is_first: bool, finding: tuple[str, str] | None
+) -> str:
     comparison = part.comparison
-    first, second = headline(comparison)
+    declared = finding if is_first else None
+    first, second = declared or headline(comparison)
     level = "h1" if is_first else "h2"
     top = (
         f'<p class="kicker">{escape(setting_phrase(comparison))}</p><{level}>{escape(first)}</{level}>'
-        f'<p class="lead">{escape(second)}</p>{_notices(comparison)}{_cards(comparison)}'
+        f'<p class="lead">{escape(second)}</p>{_notices(comparison)}'
     )
+    # The cards are about the method with the best test result, which a declared finding need not be about.
+    top += "" if declared else _cards(comparison)
     main, *others = part.tables
     if len(main.columns) > MANY_METHODS:
         main = main.transposed("Method")

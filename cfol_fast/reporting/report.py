@@ -45,13 +45,15 @@ def write_report(
     title: str = "",
     extra: Sequence[Table] = (),
     extra_figures: Sequence[Figure] = (),
+    finding: tuple[str, str] | None = None,
     pictures: bool = True,
 ) -> Path:
     """Write the page of `runs` to `out` and return its path.
 
     separate: runs on different data sets one after another instead of an error. baseline: the method differences are measured from
     (ERM by default, else the first run). extra, extra_figures: shown first (a recipe's, beside the paper's numbers).
-    pictures: also write every chart as SVG beside the page.
+    finding: the headline and the sentences under it, in the place of what the test results say. pictures: also write every chart as
+    SVG beside the page.
     """
     out = Path(out)
     if out.is_dir():
@@ -68,7 +70,7 @@ def write_report(
     ]
     if atomic.is_special(out):
         # A device or a pipe has nothing beside it.
-        atomic.write_text(out, render(parts, title, extra, extra_figures, {}))
+        atomic.write_text(out, render(parts, title, extra, extra_figures, {}, finding))
         return out
     folder = files_folder(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,7 @@ def write_report(
     for key, figure in drawn.items() if pictures else ():
         picture_files.write(figure, folder / f"{key}.svg")
         addresses[key] = quote(os.fsencode(f"{folder.name}/{key}.svg"))
-    atomic.write_text(out, render(parts, title, extra, extra_figures, addresses))
+    atomic.write_text(out, render(parts, title, extra, extra_figures, addresses, finding))
     return out
 
 

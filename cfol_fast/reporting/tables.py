@@ -9,7 +9,7 @@ from typing import Any
 
 from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
 from cfol_fast.reporting.table import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, duration, percent, points, run_state, stat_text
+from cfol_fast.reporting.wording import attack_phrase, change_text, duration, points, run_state, stat_text
 from cfol_fast.runs import price as prices
 from cfol_fast.runs.accuracy import METRICS, Accuracy
 from cfol_fast.runs.checkpoints import EMA
@@ -101,7 +101,7 @@ def price_cells(found: Mapping[str, Any]) -> list[Cell]:
     loss = found["largest_loss"]
 
     def pair(key: str) -> Cell:
-        return Cell("–" if found[key] is None else " → ".join(percent(value) for value in found[key]))
+        return Cell("–" if found[key] is None else change_text(found[key]))
 
     alarms = found["false_alarms"]
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cfol_fast.reporting.groups import Comparison, Group, Stat
@@ -25,6 +25,11 @@ def points(difference: float, digits: int = 1) -> str:
     if float(text) == 0:
         return text
     return ("+" if difference > 0 else MINUS) + text
+
+
+def change_text(pair: Sequence[float | None]) -> str:
+    """Two shares, before and after: 10.0 → 43.3; a dash for one that is not defined."""
+    return " → ".join("–" if share is None else percent(share) for share in pair)
 
 
 def tone(change: str) -> str:
@@ -107,7 +112,7 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     """The finding in one line, and the sentence under it; both computed from the test results."""
     base, focus = comparison.baseline, comparison.focus
     if focus is not None and base.tested and base.stat("robust", "worst") is not None:
-        return _finding(base, focus)
+        return _finding(base, focus, len(comparison.candidates))
     tested = [group for group in comparison.groups if group.tested and group.accuracies("robust")]
     if tested:
         return _portrait(tested[0])
@@ -117,7 +122,8 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     return "Not finished yet", f"No run has a test result so far ({states})."
 
 
-def _finding(base: Group, focus: Group) -> tuple[str, str]:
+def _finding(base: Group, focus: Group, of: int) -> tuple[str, str]:
+    """of: how many methods the focus is the best of."""
     before, after = base.stat("robust", "worst"), focus.stat("robust", "worst")
     average, average_after = base.stat("robust", "average"), focus.stat("robust", "average")
     if not (before and after and average and average_after):
@@ -140,18 +146,27 @@ def _finding(base: Group, focus: Group) -> tuple[str, str]:
             f"The average {'rises' if moved > 0 else 'falls'} by {percent(abs(moved))} points, from {path}."
         )
     second = f"Accuracy under attack, compared with {base.label}. {price}"
-    return first, f"{second} {_evidence(base, focus)}"
+    return first, f"{second} {_evidence(base, focus, of)}"
 
 
-def _evidence(base: Group, focus: Group) -> str:
-    """What the seeds say about the difference of the worst classes."""
+def _evidence(base: Group, focus: Group, of: int) -> str:
+    """What the seeds say about the difference of the worst classes; of a method that its test result selected they show nothing."""
     difference = focus.over(base, "robust", "worst")
+    selected = (
+        f" Descriptive: {focus.label} is the best of {of} methods by this test result itself."
+        if of > 1
+        else ""
+    )
     if difference is None or len(difference.values) == 1:
-        return "One seed shows no difference between methods: another seed may turn it round."
+        return f"One seed shows no difference between methods: another seed may turn it round.{selected}"
     seeds = f"over {len(difference.values)} seeds"
     if difference.interval is None:
-        return f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how much it varies."
+        return f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how much it varies.{selected}"
     low, high = (points(limit) for limit in difference.interval)
+    if selected:
+        return (
+            f"The 95 % interval of the difference {seeds}, of it alone, is {low} to {high} points.{selected}"
+        )
     verdict = "is shown" if difference.verdict != NOT_SHOWN else "is not shown"
     return f"The difference {verdict} {seeds}: its 95 % interval is {low} to {high} points."
 
@@ -162,9 +177,7 @@ def price_sentence(price: Mapping[str, Any]) -> str:
     text = f"{points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes lose"
     text += f", {loss['class']} most ({points(loss['change'])})" if loss["change"] < 0 else ""
     if price["precision"] is not None:
-        recall, precision = (
-            " → ".join(percent(value) for value in price[key]) for key in ("recall", "precision")
-        )
+        recall, precision = (change_text(price[key]) for key in ("recall", "precision"))
         alarms = " → ".join(f"{value:.0f}" for value in price["false_alarms"])
         text += f"; of {favoured}, {recall} % are recognised, and of what is taken for it {precision} % are (false alarms: {alarms})"
     return text + "."

@@ -17,10 +17,14 @@ def price(base: Sequence[Accuracy], other: Sequence[Accuracy]) -> dict[str, Any]
     """Of `other` against `base`, in means over the seeds of each.
 
     favoured: the class that the base is weakest in; its recall, precision and false alarms (images of other classes taken for it)
-    are pairs, the base's first. A pair is None where no confusion matrix is known.
+    are pairs, the base's first. A pair is None where no confusion matrix is known, and so is a precision where no image was taken for the class.
     """
-    classes = [name for name in base[0].classes if name in base[0].per_class]
-    recalls = [{c: mean([one.per_class.get(c) for one in side]) for c in classes} for side in (base, other)]
+    known_in = [{c for one in side for c in one.per_class} for side in (base, other)]
+    classes = [c for c in base[0].classes if c in known_in[0] & known_in[1]]
+    recalls = [
+        {c: mean([one.per_class[c] for one in side if c in one.per_class]) for c in classes}
+        for side in (base, other)
+    ]
     changes = {c: recalls[1][c] - recalls[0][c] for c in classes}
     loser, weakest = min(changes, key=changes.__getitem__), min(classes, key=recalls[0].__getitem__)
     known = all(one.confusion for one in (*base, *other))
@@ -31,16 +35,20 @@ def price(base: Sequence[Accuracy], other: Sequence[Accuracy]) -> dict[str, Any]
         "classes": len(classes),
         "favoured": weakest,
         "recall": [side[weakest] for side in recalls],
-        "precision": [mean([one.precision.get(weakest) for one in side]) for side in (base, other)]
+        "precision": [_known_mean([one.precision.get(weakest) for one in side]) for side in (base, other)]
         if known
         else None,
-        "false_alarms": [mean([one.false_alarms(weakest) for one in side]) for side in (base, other)]
+        "false_alarms": [_known_mean([one.false_alarms(weakest) for one in side]) for side in (base, other)]
         if known
         else None,
     }
 
 
-def mean(values: Sequence[float | None]) -> float:
-    """Of those that are known: a class that no image was taken for has no precision."""
+def mean(values: Sequence[float]) -> float:
+    return round(math.fsum(values) / len(values), 6)
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    """None where no value is known: a class that no image was taken for in any seed has no precision."""
     known = [value for value in values if value is not None]
-    return round(math.fsum(known) / len(known), 6) if known else 0.0
+    return mean(known) if known else None

@@ -50,26 +50,50 @@ def write(job: Job, out: Path, worst: int, others: int) -> None:
     (folder / "offsets.json").write_text(json.dumps({"test": {**both, **kept}}))
 
 
-def make(out: Path, worst: Mapping[str, Sequence[int]], others: Mapping[str, int]) -> dict[str, Any]:
-    """The facts of rows by name. worst: images right in the worst class, for each seed."""
+def attack(job: Job, out: Path, right: Sequence[int]) -> dict[str, Any]:
+    """The file that AutoAttack leaves beside a run."""
+    kept = {"clean": predicted([50] * 10), "robust": predicted(right)}
+    found = {
+        "attack": {"kind": "autoattack"},
+        "clean": figures([50] * 10),
+        "robust": figures(right),
+        "labels": predictions.pack(LABELS),
+        "examples": len(LABELS),
+        "predicted": {kind: predictions.pack(taken) for kind, taken in kept.items()},
+    }
+    (job.folder(out) / "eval-autoattack.json").write_text(json.dumps(found))
+    return found
+
+
+def searched(row: str, settings: dict[str, Any], worst: float, chosen: bool = True) -> dict[str, Any]:
+    held = {"average": 0.6, "tail": 0.3, "worst": worst}
+    return {"row": row, "settings": settings, "run": "r", "holdout": held, "chosen": chosen}
+
+
+def make(
+    out: Path,
+    worst: Mapping[str, Sequence[int]],
+    others: Mapping[str, int],
+    held: Mapping[str, float] | None = None,
+    seeds: Mapping[str, Sequence[int]] | None = None,
+    scale: str = "mini",
+) -> dict[str, Any]:
+    """The facts of rows by name. worst: images right in the worst class, for each seed. held: the worst class of the rivals on the
+    search's hold-out. seeds: of rows that have others than 10, 11, ..."""
     table = plan.read()
     place = plan.Place(table, table.scales["mini"], device="cpu")
-    jobs = {
-        name: [place.run(table.row(name), {}, seed) for seed in range(len(of_row))]
-        for name, of_row in worst.items()
-    }
+    numbers = {name: (seeds or {}).get(name, range(10, 10 + len(of_row))) for name, of_row in worst.items()}
+    jobs = {name: [place.run(table.row(name), {}, seed) for seed in numbers[name]] for name in worst}
     for name, of_row in jobs.items():
-        for seed, job in enumerate(of_row):
-            write(job, out, worst[name][seed], others[name])
-    rivals = facts.rank_rivals(table, jobs, out)
+        for job, right in zip(of_row, worst[name], strict=True):
+            write(job, out, right, others[name])
+    search = [searched("cfol", {"eta": eta}, eta * 1e3, eta == 2e-4) for eta in (1e-4, 2e-4)]
+    search += [searched(name, {}, value) for name, value in (held or {}).items()]
+    rivals = facts.rank_rivals(table, search)
     budgets = {name: plan.passes(of_row[0].config, 4000, 1000) for name, of_row in jobs.items()}
-    attacked = {"erm": {"clean": figures([50] * 10), "robust": figures([3, *[40] * 9])}}
+    attacked = {"erm": attack(jobs["erm"][0], out, [3, *[40] * 9])}
     rival = rivals[0][0] if rivals else None
-    search = [
-        {"row": "cfol", "settings": {"eta": eta}, "run": "r", "holdout": {"average": 0.6, "tail": 0.3, "worst": eta * 1e3}, "chosen": eta == 2e-4}
-        for eta in (1e-4, 2e-4)
-    ]  # fmt: skip
     settings = {name: {"eta": 2e-4} if name == "cfol" else {} for name in jobs}
     return facts.build(
-        table, "mini", out, jobs, settings, search, rivals, rival, budgets, attacked, "the command"
+        table, scale, out, jobs, settings, search, rivals, rival, budgets, attacked, "the command"
     )

@@ -143,7 +143,6 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     )
     rows.write_text(rows.read_text().replace("search_seed = 9", 'search_seed = 9\nautoattack = ["erm"]'))
     mini = json.loads((carried_out[0] / "mini/frontier/frontier.json").read_text())
-    mini |= {"rival": "lcvar", "rivals": [{"name": "lcvar", "holdout_worst": 0.5}]}
     mini["search"].append(
         {"row": "lcvar", "settings": {"alpha": 0.5}, "chosen": True, "holdout": mini["search"][0]["holdout"]}
     )
@@ -161,6 +160,7 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     )  # fmt: skip
     made = json.loads((folder / "frontier.json").read_text())
     assert (made["dataset"], made["rival"]) == ("folder", "lcvar")
+    assert [item["name"] for item in made["rivals"]] == ["lcvar"]
     assert {row["name"]: row["seeds"] for row in made["rows"]} == {
         "erm": [0, 1],
         "cfol": [0, 1],

@@ -9,8 +9,11 @@ from cfol_fast.commands import main as cli
 from cfol_fast.commands import train
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import planning
+from cfol_fast.recipes.collection import read_kept
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
+from cfol_fast.sampling import step_size
 from tests.recipes import tiny_frontier
+from tests.recipes.test_results import RESULTS
 
 
 def test_class_levels_follow_erms_accuracies():
@@ -46,7 +49,54 @@ def test_the_table_has_the_rows_and_three_settings_of_each():
     assert [(row.name, row.base) for row in table.rows] == [(n, "AT") for n in at] + [
         (n, "TRADES") for n in trades
     ]
-    assert all(len(row.grid) == (1 if row.name == "erm" else 3) for row in table.rows)
+    assert all(len(row.grid) == (1 if row.name in ("erm", "trades") else 3) for row in table.rows)
+    assert all(bool(row.origin) == row.searched for row in table.rows)
+
+
+def test_beta_is_six_in_every_row_on_trades_but_frl():
+    table = plan.read()
+    place = plan.Place(table, table.scales["mini"], device="cpu")
+    rows = [row for row in table.rows if row.base == "TRADES"]
+    beta = {row.name: [place.run(row, grid, 0).config.params["beta"] for grid in row.grid] for row in rows}
+    assert beta.pop("frl") == [1.5] * 3
+    assert all(value == 6.0 for values in beta.values() for value in values)
+
+
+def test_the_seeds_of_the_mini_scale_are_not_those_of_the_published_recipes():
+    published = {run["seed"] for table in read_kept(RESULTS) for run in table["runs"].values()}
+    assert published
+    assert not published & set(plan.read().scales["mini"].seeds)
+
+
+@pytest.mark.parametrize("name", ["cfol", "cfol-reweighted", "cfol-trades", "fol"])
+def test_the_middle_step_size_of_a_bandit_is_the_automatic_one(name):
+    """The mini scale has 4,000 training images, the small scale 8,000: as `eta=auto` would take it."""
+    table = plan.read()
+    settings = table.row(name).grid[1]
+    for scale, epochs, batches, images in (("mini", 12, 32, 4000), ("small", 16, 63, 8000)):
+        place = plan.Place(table, table.scales[scale], device="cpu")
+        config = place.run(table.row(name), settings, 0).config
+        draws = epochs * batches * config.batch_size
+        automatic = (
+            step_size.for_examples(draws, 0.5 / images)
+            if name == "fol"
+            else step_size.for_classes(10, draws, 0.05)
+        )
+        assert config.params["eta"] == pytest.approx(automatic, rel=0.01)
+
+
+def test_the_papers_scale_has_the_papers_step_sizes():
+    table = plan.read()
+    place = plan.Place(table, table.scales["paper"], device="cpu")
+    eta = {
+        name: [
+            place.run(table.row(name), settings, 0).config.params["eta"] for settings in table.row(name).grid
+        ]
+        for name in ("cfol", "cfol-trades", "fol", "group-dro")
+    }
+    assert eta["cfol"] == eta["cfol-trades"] == [5e-7, 2e-6, 8e-6]
+    assert eta["fol"] == [2.5e-8, 1e-7, 4e-7]
+    assert eta["group-dro"] == [2e-5, 8e-5, 3.2e-4]
 
 
 def test_every_row_of_a_scale_has_the_same_training_but_for_its_method():
@@ -84,10 +134,38 @@ def test_trades_takes_more_passes_and_two_runs_twice_as_many():
     assert passes("wat")["holdout"] > passes("trades")["holdout"]
 
 
+def test_the_run_behind_class_levels_and_the_fit_of_offsets_are_counted():
+    table = plan.read()
+    place = plan.Place(table, table.scales["mini"], device="cpu")
+    erm, searched = place.run(table.row("erm"), {}, 10), place.search_run(table.row("erm"), {})
+    alone = plan.passes(erm.config, 4000, 1000)
+    behind = plan.passes(searched.config, 4000, 1000)
+    lhcvar = place.run(table.row("lhcvar"), {}, 10).config
+    found = plan.passes(lhcvar, 4000, 1000, levels=True)
+    for key in ("forward", "backward", "holdout"):
+        assert found[key] == alone[key] + behind[key]
+    # The first round has no offsets yet; each is the hold-out clean, and under an attack whose result is looked at.
+    assert alone["offsets"] == 21 * 1000 * (2 + 2 * erm.config.validation.steps)
+
+
 def test_a_search_seed_that_the_table_uses_is_refused(tmp_path):
-    path = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM)
+    path = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
     path.write_text(path.read_text().replace("search_seed = 9", "search_seed = 1"))
     with pytest.raises(InputError, match="search_seed 1 is a seed of the table"):
+        plan.read(path)
+
+
+@pytest.mark.parametrize("seed", [9, 5])
+def test_fewer_seeds_are_some_of_the_tables_and_so_not_the_searchs(tmp_path, seed):
+    path = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM)
+    path.write_text(path.read_text().replace("fewer_seeds = [0]", f"fewer_seeds = [{seed}]"))
+    with pytest.raises(InputError, match="must be among seeds"):
+        plan.read(path)
+
+
+def test_step_sizes_are_scaled_for_rows_that_are_there(tmp_path):
+    path = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM)
+    with pytest.raises(InputError, match="eta_times names 'cfol'"):
         plan.read(path)
 
 
@@ -104,9 +182,19 @@ def test_the_papers_scale_prints_commands_and_trains_nothing(tmp_path):
     assert reproduce_frontier("paper", tmp_path / "out", data="DIR", device="cpu", say=said.append) is None
     assert not (tmp_path / "out").exists()
     commands = [line for line in said if line.startswith("cfol-fast train")]
-    assert len(commands) == 16 * 3 + 17 * 5
-    assert "cfol-fast train cfol --dataset cifar10 --data DIR" in commands[0]
-    assert "--set eta=1e-06" in commands[0]
+    # The run of erm that lhcvar's levels come from, the settings, and the seeds.
+    assert len(commands) == 1 + 16 * 3 + 18 * 5
+    assert "cfol-fast train cfol --dataset cifar10 --data DIR" in commands[1]
+    assert "--set eta=5e-07" in commands[1]
+    levels = [line for line in commands if "--set alpha=LEVELS" in line]
+    assert len(levels) == 3 + 5
+    assert len({line.split("--out ")[1] for line in levels}) == len(levels)
+    tested = [line for line in said if line.startswith("cfol-fast eval")]
+    assert len(tested) == 5
+    assert all("--checkpoint best-average --attack autoattack --limit 1000 --json" in line for line in tested)
+    assert "cfol-fast eval runs/RIVAL " in tested[-1]
+    trained = {line.split("--out ")[1] for line in commands}
+    assert all(line.split()[2] in trained for line in tested[:-1])
 
 
 def test_the_small_scale_is_frontiers_alone(capsys):
@@ -126,7 +214,7 @@ def test_a_dry_run_shows_the_search(tmp_path, capsys):
     )
     out = capsys.readouterr().out
     assert out.count("missing  fashion-mini-cfol-seed1000") == 3
-    assert "48 runs of the search, 48 missing" in out
+    assert "45 runs of the search, 45 missing" in out
     assert not (tmp_path / "out").exists()
 
 

@@ -20,7 +20,7 @@ seeds = [0, 1]
 fewer_seeds = [0]
 more_rows = 1
 settings_from = "mini"
-eta_times = 0.5
+eta_times = { cfol = 0.5 }
 
 [scales.paper]
 title = "for a GPU"

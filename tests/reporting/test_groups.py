@@ -174,6 +174,16 @@ def test_the_headline_says_what_the_seeds_show(tmp_path, cfol, said):
     assert said in headline(seeds_with_worst(tmp_path, {"erm": erm, "cfol": cfol}))[1]
 
 
+def test_the_best_of_several_by_its_test_result_is_called_descriptive(tmp_path):
+    """Which one it is was seen in the figures that the interval is made of: nothing is shown by them."""
+    worst = {"erm": [0.2, 0.21, 0.22], "cfol": [0.4, 0.42, 0.41], "lcvar": [0.3, 0.31, 0.33]}
+    first, second = headline(seeds_with_worst(tmp_path, worst))
+    assert first.startswith("CFOL-AT lifts")
+    assert "CFOL-AT is the best of 2 methods by this test result itself" in second
+    assert "95 % interval of the difference over 3 seeds, of it alone, is +1" in second
+    assert "shown" not in second
+
+
 def test_the_worst_class_has_an_interval_for_whichever_class_it_is(tmp_path):
     group = comparison(make_run(tmp_path / "erm", "erm")).groups[0]
     accuracy = group.accuracies("robust")[0]

@@ -1,4 +1,4 @@
-"""The fair table (`cfol-fast reproduce frontier`): every method on one network, schedule and budget, with statistics that hold.
+"""The fair table (`cfol-fast reproduce frontier`): every method on one network and schedule, with its budget.
 
 `rows.toml` says what is compared, `plan` makes runs of it, `carrying_out` trains and tests them, `facts` computes every number from
 the runs' files, and `text`, `drawing` and `headline` show the facts and nothing else.

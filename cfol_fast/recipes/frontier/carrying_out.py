@@ -21,7 +21,11 @@ from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.runs.json_files import made_from, read_object
 
 NAME = "frontier"
+SEARCHED = {
+    "row!": str, "settings!": {str: object}, "chosen!": bool, "holdout!": {"average!": float, "tail!": float, "worst!": float},
+}  # fmt: skip
 FACTS = "frontier.json"
+AUTOATTACK_IMAGES_PER_CLASS = 100
 
 
 @dataclass
@@ -75,10 +79,11 @@ def reproduce_frontier(
     load = Loader()
     _check_data(place, load)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    ranking = [item["name"] for item in taken["rivals"]] if taken else []
-    seeds = plan.rows_and_seeds(table, place.scale, ranking, taken["rival"] if taken else None)
     with made_from(folder / "runs"):
-        search = list(taken["search"]) if taken else _search(carrier)
+        search = taken if taken is not None else _search(carrier)
+        rivals = facts.rank_rivals(table, search)
+        rival = next((name for name, _ in rivals), None)
+        seeds = plan.rows_and_seeds(table, place.scale, [name for name, _ in rivals], rival)
         chosen = {item["row"]: dict(item["settings"]) for item in search if item["chosen"]}
         chosen = {name: chosen.get(name, {}) for name in seeds}
         erm = _erm_accuracies(carrier, list(chosen.values()))
@@ -87,10 +92,10 @@ def reproduce_frontier(
             for name, of_row in seeds.items()
         }
         carrier.train(_by_seed(jobs), "table", offsets=True)
-        rivals = facts.rank_rivals(table, jobs, folder)
-        rival = taken["rival"] if taken else next((name for name, _ in rivals), None)
         attacked = _autoattack(carrier, jobs, rival, load)
-        budgets = {name: _budget(of_row[0], place, load) for name, of_row in jobs.items()}
+        budgets = {
+            name: _budget(of_row[0], load, plan.BY_ERM in chosen[name]) for name, of_row in jobs.items()
+        }
         made = facts.build(
             table,
             scale,
@@ -125,7 +130,7 @@ def _search(carrier: Carrier) -> list[dict[str, Any]]:
     tried: list[tuple[Row, Settings, Job]] = [
         (row, settings, place.search_run(row, plan.resolve(settings, erm)))
         for row in place.table.rows
-        for settings in (row.grid if len(row.grid) > 1 else [])
+        for settings in (row.grid if row.searched else [])
     ]
     carrier.train([job for _, _, job in tried], f"search (seed {place.table.search_seed})")
     found: list[dict[str, Any]] = []
@@ -133,11 +138,7 @@ def _search(carrier: Carrier) -> list[dict[str, Any]]:
         held = facts.holdout(job.folder(carrier.out))
         figures = {metric: round(facts.statistic(held, metric), 6) for metric in ("average", "tail", "worst")}
         found.append({"row": row.name, "settings": settings, "run": job.name, "holdout": figures})
-    for name in {item["row"] for item in found}:
-        of_row = [item for item in found if item["row"] == name]
-        best = max(of_row, key=lambda item: (item["holdout"]["worst"], item["holdout"]["average"]))
-        for item in of_row:
-            item["chosen"] = item is best
+    facts.choose(found)
     return found
 
 
@@ -150,8 +151,8 @@ def _erm_accuracies(carrier: Carrier, settings: Sequence[Mapping[str, Any]]) -> 
     return facts.holdout(job.folder(carrier.out)).per_class
 
 
-def _taken_over(settings: str | Path | None, out: Path, scale: str) -> dict[str, Any]:
-    """What another scale chose: from the file that was given, beside this reproduction, or from the kept results."""
+def _taken_over(settings: str | Path | None, out: Path, scale: str) -> list[dict[str, Any]]:
+    """What another scale tried and chose: from the file that was given, beside this reproduction, or from the kept results."""
     places = [Path(settings).expanduser()] if settings is not None else []
     places += [] if places else [out.parent / scale / NAME / FACTS, Path("results") / scale / FACTS]
     for path in places:
@@ -159,11 +160,11 @@ def _taken_over(settings: str | Path | None, out: Path, scale: str) -> dict[str,
             with made_from(path):
                 found = read_object(
                     path,
-                    {"kind!": str, "search!": [{"row!": str, "settings!": {str: object}, "chosen!": bool}]},
+                    {"kind!": str, "search!": [SEARCHED]},
                 )
                 if found["kind"] != NAME:
                     raise InputError(f"{path} is not the facts of a frontier")
-                return {key: found[key] for key in ("search", "rivals", "rival")}
+                return list(found["search"])
     looked = " or ".join(map(str, places))
     raise InputError(
         f"the settings come from the {scale} scale, and {looked} is not there: "
@@ -186,7 +187,7 @@ def _autoattack(
     """The first seed's best-average checkpoint of the named rows and the best rival."""
     attack = {
         "kind": "autoattack",
-        "images_per_class": carrier.place.scale.autoattack_images_per_class,
+        "images_per_class": AUTOATTACK_IMAGES_PER_CLASS,
         "images_seed": 0,
     }
     names = dict.fromkeys([*carrier.place.table.autoattack, *([rival] if rival else [])])
@@ -200,42 +201,59 @@ def _autoattack(
     return found
 
 
-def _budget(job: Job, place: Place, load: Loader) -> dict[str, int]:
-    """Of one run, in images times passes."""
+def _budget(job: Job, load: Loader, levels: bool) -> dict[str, int]:
+    """Of one run, in images times passes. levels: with the run that its class levels come from."""
     config = job.config
     images = config.data.images or len(load(config).train)
     held = round(images * float(config.data.holdout))
-    return plan.passes(config, images - held, held)
+    return plan.passes(config, images - held, held, levels)
 
 
 def print_commands(place: Place, say: runner.Say) -> None:
     """What to run on a GPU: one command for each run, the settings to choose from first."""
-    table = place.table
+    table, seeds = place.table, place.scale.seeds
     say(f"# {table.title}: {place.scale.title}")
     say(
-        f"# First the settings, on seed {table.search_seed} (choose by the hold-out's worst class at the best average):"
+        f"# First the settings, on seed {table.search_seed} (choose by the hold-out's worst class at the best average; the best of "
+        f"{', '.join(row.name for row in table.rows if row.rival)} is the rival):"
     )
+    if any(plan.BY_ERM in settings for row in table.rows for settings in row.grid):
+        say(
+            "# LEVELS: one for each class, [l,l,...], low + (high - low) * its accuracy under attack on this run's hold-out"
+        )
+        say(plan.command(place.search_run(table.row(ERM), {}), place.data))
     for row in table.rows:
-        for settings in row.grid if len(row.grid) > 1 else []:
-            if plan.BY_ERM in settings:
-                say(f"# {row.name} with {settings}: one level for each class, by {ERM}'s hold-out accuracies")
-                continue
-            say(plan.command(place.search_run(row, settings), place.data))
+        for settings in row.grid if row.searched else []:
+            say(_said(place, row, settings, None)[0])
+    say(f"# Then seeds {', '.join(map(str, seeds))} of each row; shown with the middle of its settings:")
+    for row in table.rows:
+        for seed in seeds:
+            line, run = _said(place, row, row.grid[len(row.grid) // 2], seed)
+            say(line)
+            say(f"cfol-fast offsets {run}")
     say(
-        f"# Then seeds {', '.join(map(str, place.scale.seeds))} of each row; shown with the middle of its settings:"
+        f"# AutoAttack on {AUTOATTACK_IMAGES_PER_CLASS} images of each of the ten classes; RIVAL: the rival's run of seed {seeds[0]}"
     )
-    for row in table.rows:
-        settings = row.grid[len(row.grid) // 2]
-        if plan.BY_ERM in settings:
-            continue
-        for seed in place.scale.seeds:
-            job = place.run(row, settings, seed)
-            say(plan.command(job, place.data))
-            say(f"cfol-fast offsets runs/{job.name}")
-    for name in table.autoattack:
-        row = table.row(name)
-        job = place.run(row, row.grid[len(row.grid) // 2], place.scale.seeds[0])
-        say(f"cfol-fast eval runs/{job.name} --attack autoattack --json runs/{job.name}/eval-autoattack.json")
+    runs = [
+        _said(place, row, row.grid[len(row.grid) // 2], seeds[0])[1]
+        for row in map(table.row, table.autoattack)
+    ]
+    for run in [*runs, *(["runs/RIVAL"] if any(row.rival for row in table.rows) else [])]:
+        say(
+            f"cfol-fast eval {run} --checkpoint {facts.RULE} --attack autoattack --limit {10 * AUTOATTACK_IMAGES_PER_CLASS} "
+            f"--json {run}/eval-autoattack.json"
+        )
+
+
+def _said(place: Place, row: Row, settings: Settings, seed: int | None) -> tuple[str, str]:
+    """The command and the folder of a run; seed None: of the search. Class levels, which a run of erm must tell, stay LEVELS."""
+    known = {key: value for key, value in settings.items() if key != plan.BY_ERM}
+    job = place.search_run(row, known) if seed is None else place.run(row, known, seed)
+    if known == settings:
+        return plan.command(job, place.data), f"runs/{job.name}"
+    low, high = settings[plan.BY_ERM]
+    out = f"runs/{row.name}-seed{job.config.seed}-low{low:g}-high{high:g}"
+    return plan.command(job, place.data, ["--set", "alpha=LEVELS"], out), out
 
 
 def _command(scale: str, out: Path, data: str | Path | None) -> str:
@@ -250,7 +268,7 @@ def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = p
     folder = out or Path("reproduction") / scale
     count = missing = 0
     for row in table.rows if place.scale.settings_from is None else []:
-        for settings in row.grid if len(row.grid) > 1 else []:
+        for settings in row.grid if row.searched else []:
             if plan.BY_ERM in settings:
                 say(f"later    {row.name} {settings}: the levels follow from a run of {ERM}")
                 continue

@@ -46,7 +46,8 @@ def figure(facts: Mapping[str, Any]) -> Figure:
     return Figure(
         "frontier",
         "The average against the worst class",
-        "Test accuracy under attack of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the means. "
+        "Test accuracy under attack of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the means, over the seeds "
+        "on one fixed test set. "
         "Better is up and to the right.",
         [chart],
         LEGEND,

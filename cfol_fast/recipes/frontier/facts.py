@@ -1,13 +1,13 @@
 """Every number of the fair table, from the runs' files alone. What is shown later is made from this dictionary and nothing else.
 
-Over seeds: means with t-intervals, and paired differences. Three comparisons are declared here, before any run: they alone are
-judged (Holm over the three). All other figures describe.
+Over seeds: means with t-intervals, and paired differences. Three comparisons are declared here, before any run of the table's seeds:
+they alone are judged (Holm over the three). All other figures describe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,37 +90,66 @@ def measured(accuracies: Sequence[Mapping[str, Accuracy]]) -> dict[str, Any]:
     return found
 
 
+def attacked(kept: Mapping[str, Accuracy], seed: int) -> dict[str, Any]:
+    """One seed under AutoAttack: figures, and their limits for its images."""
+    return {
+        **measured([kept]),
+        "seed": seed,
+        "images": sum(kept["robust"].count.values()),
+        "limits": {metric: kept["robust"].limits(metric) for metric in ("average", "tail", "worst")},
+    }
+
+
 def declared(
-    values: Mapping[str, Sequence[float]], rival: str | None, titles: Mapping[str, str]
+    values: Mapping[str, Mapping[int, float]], rival: str | None, titles: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """The three comparisons with their verdicts. values: of each row by seed, of which both sides take those they share."""
+    """The three comparisons with their verdicts. values: {row: {seed: value}}, of which both sides take the seeds they share."""
     pairs = [(CFOL, ERM)] + ([(rival, ERM), (rival, CFOL)] if rival is not None else [])
     pairs = [(better, than) for better, than in pairs if better in values and than in values]
-    found = []
-    for better, than in pairs:
-        shared = min(len(values[better]), len(values[than]))
-        found.append(paired(values[better][:shared], values[than][:shared]))
+    seeds = [shared_seeds(values[better], values[than]) for better, than in pairs]
+    found = [
+        paired([values[better][seed] for seed in shared], [values[than][seed] for seed in shared])
+        for (better, than), shared in zip(pairs, seeds, strict=True)
+    ]
     return [
         {
             "better": better,
             "than": than,
             "text": f"{titles[better]} above {titles[than]}, robust worst class",
+            "seeds": shared,
             **difference.to_json(),
             "adjusted": float(f"{adjusted:.3g}"),
             "verdict": verdict,
         }
-        for (better, than), difference, (verdict, adjusted) in zip(pairs, found, judge(found), strict=True)
+        for (better, than), shared, difference, (verdict, adjusted) in zip(
+            pairs, seeds, found, judge(found), strict=True
+        )
     ]
 
 
-def rank_rivals(table: Table, jobs: Mapping[str, Sequence[Job]], out: Path) -> list[tuple[str, float]]:
-    """The rivals, the best first, by their worst class on the hold-out, mean over the seeds."""
-    means = {}
-    for row in table.rows:
-        if row.rival and row.name in jobs:
-            worst = [holdout(job.folder(out)).worst for job in jobs[row.name]]
-            means[row.name] = _round(math.fsum(worst) / len(worst))
-    return sorted(means.items(), key=lambda item: -item[1])
+def shared_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
+    """Seeds that both rows were trained with: what is compared is paired by them, in whichever order they stand."""
+    return sorted(set(first) & set(second))
+
+
+def choose(search: Sequence[dict[str, Any]]) -> None:
+    """Marks the setting of each row that is taken: the best worst class on the search's hold-out, then the best average."""
+    for name in {item["row"] for item in search}:
+        of_row = [item for item in search if item["row"] == name]
+        best = max(of_row, key=lambda item: (item["holdout"]["worst"], item["holdout"]["average"]))
+        for item in of_row:
+            item["chosen"] = item is best
+
+
+def rank_rivals(table: Table, search: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """The rivals, the best first, by the worst class of their chosen setting on the search's hold-out, then by its average.
+
+    The table's own seeds have no say: a rival that was chosen for its luck with them would look better than it is.
+    """
+    rivals = [row.name for row in table.rows if row.rival]
+    held = {item["row"]: item["holdout"] for item in search if item["chosen"] and item["row"] in rivals}
+    order = sorted(held, key=lambda name: (-held[name]["worst"], -held[name]["average"], rivals.index(name)))
+    return [(name, held[name]["worst"]) for name in order]
 
 
 def build(
@@ -137,11 +166,15 @@ def build(
     command: str,
 ) -> dict[str, Any]:
     """The facts of a scale whose runs and tests are all there."""
-    rows, tested = [], {name: [of_run(job.folder(out)) for job in of_row] for name, of_row in jobs.items()}
+    rows = []
+    tested = {
+        name: {job.config.seed: of_run(job.folder(out)) for job in of_row} for name, of_row in jobs.items()
+    }
     for row in table.rows:
         if row.name not in jobs:
             continue
-        runs, base = tested[row.name], table.base_of(row).name
+        of_seed, base = tested[row.name], table.base_of(row).name
+        runs = list(of_seed.values())
         rules = [rule for rule in runs[0] if all(rule in one for one in runs)]
         entry: dict[str, Any] = {
             "name": row.name,
@@ -156,20 +189,19 @@ def build(
             "rules": {rule: measured([one[rule] for one in runs]) for rule in rules},
         }
         if base in tested and base != row.name:
-            shared = min(len(runs), len(tested[base]))
-            sides = ([one[RULE]["robust"] for one in side[:shared]] for side in (tested[base], runs))
-            entry["price"] = price(*sides)
+            shared = shared_seeds(of_seed, tested[base])
+            entry["price"] = price(
+                *([side[seed][RULE]["robust"] for seed in shared] for side in (tested[base], of_seed))
+            )
         if row.name in autoattack:
             found = autoattack[row.name]
             kept = {kind: Accuracy.from_json(found[kind], f"AutoAttack on {row.name}") for kind in KINDS}
-            entry["autoattack"] = {
-                **measured([kept]),
-                "seed": entry["seeds"][0],
-                "images": sum(kept["robust"].count.values()),
-                "limits": {m: kept["robust"].limits(m) for m in ("average", "tail", "worst")},
-            }
+            entry["autoattack"] = attacked(kept, entry["seeds"][0])
         rows.append(entry)
-    worst = {row["name"]: row["rules"][RULE]["robust"][DECLARED_METRIC]["values"] for row in rows}
+    worst = {
+        name: {seed: _round(statistic(one[RULE]["robust"], DECLARED_METRIC)) for seed, one in of_row.items()}
+        for name, of_row in tested.items()
+    }
     titles = {row["name"]: row["title"] for row in rows}
     results = [read_object(job.folder(out) / RESULT) for of_row in jobs.values() for job in of_row]
     first = results[0]
@@ -186,10 +218,14 @@ def build(
         "images_per_class": sorted(set(Accuracy.from_json(first["test"]["clean"], "test").count.values())),
         "attack": {key: value for key, value in first["attack"].items() if key != "seed"},
         "common": {**table.run, **table.scales[scale].run},
-        "eta_times": table.scales[scale].eta_times,
+        "eta_times": {
+            row.title: times for row in table.rows if (times := table.scales[scale].eta_times.get(row.name))
+        },
+        "seen": table.scales[scale].seen,
         "search_seed": table.search_seed,
         "settings_from": table.scales[scale].settings_from,
         "search": [dict(item) for item in search],
+        "origins": {row.title: row.origin for row in table.rows if row.origin},
         "rivals": [{"name": name, "holdout_worst": value} for name, value in rivals],
         "rival": rival,
         "declared": declared(worst, rival, titles),

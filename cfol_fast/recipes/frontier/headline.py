@@ -13,25 +13,17 @@ from typing import Any
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.recipes.frontier.text import RULES, interval_text, row_of
+from cfol_fast.recipes.frontier.text import OVER_SEEDS, RULES, interval_text, row_of, verdicts
 from cfol_fast.reporting import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, points
-from cfol_fast.runs.comparisons import SHOWN
+from cfol_fast.reporting.wording import attack_phrase
 from cfol_fast.runs.json_files import read_object
 
 BEGIN, END = "<!-- headline: written by cfol_fast.recipes.frontier.headline -->", "<!-- end of headline -->"
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """A sentence for each declared comparison that is shown, or that none is; then the table."""
+    """A sentence for each declared comparison with its verdict; then the table."""
     rows = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
-    shown = [item for item in facts["declared"] if item["verdict"] == SHOWN]
-    sentences = [
-        f"{item['text']}: {points(item['mean'])} points (95 % interval {points(item['interval'][0])} to {points(item['interval'][1])}, "
-        f"{len(item['values'])} seeds)."
-        for item in shown
-    ]
-    none = f"None of the {len(facts['declared'])} declared differences of the worst class is shown over the seeds."
     lines = []
     for rule in ("last", "best-average", "best-worst"):
         for number, row in enumerate(rows):
@@ -42,8 +34,8 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
     )
     seeds = min(len(row["seeds"]) for row in rows)
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval; {facts['setting']}."
-    return "\n\n".join([" ".join(sentences) or none, table.markdown().rstrip(), what]) + "\n"
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval, each of it alone; {facts['setting']}. {OVER_SEEDS}"
+    return "\n\n".join([" ".join(verdicts(facts)), table.markdown().rstrip(), what]) + "\n"
 
 
 def put_into(text: str, headline: str, where: str) -> str:

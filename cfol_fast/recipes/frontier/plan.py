@@ -1,6 +1,6 @@
 """Which runs the fair table needs: rows and scales from `rows.toml`, the settings that are tried, and those that are used.
 
-A method's setting is chosen on the hold-out of a seed that the table does not use, and no test image is looked at for it: the
+A method's setting, and the rival, are chosen on the hold-out of a seed that the table does not use. No test figure takes part: the
 search's runs end with a test of one step, of which nothing is read.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from cfol_fast.recipes.planning import Job, job
 from cfol_fast.recipes.recipe import build
 from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.runs.toml_files import read_toml
+from cfol_fast.training.offsets import ROUNDS
 
 FILE = Path(__file__).with_name("rows.toml")
 # A setting that becomes a level for each class, between two numbers, by ERM's accuracy on the hold-out.
@@ -34,7 +35,10 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One method. base: what it is built on, "AT" or "TRADES". rival: it may be the best rival of CFOL. grid: the settings tried."""
+    """One method. base: what it is built on, "AT" or "TRADES". rival: it may be the best rival of CFOL. grid: the settings tried.
+
+    origin: where these come from.
+    """
 
     name: str
     base: str
@@ -42,6 +46,12 @@ class Row:
     method: str = ""
     run: dict[str, Any] = field(default_factory=dict)
     grid: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    origin: str = ""
+
+    @property
+    def searched(self) -> bool:
+        """Whether the search has runs of it: there is something to choose, or it may be chosen as the rival."""
+        return self.rival or len(self.grid) > 1
 
     @property
     def title(self) -> str:
@@ -51,7 +61,8 @@ class Row:
 @dataclass(frozen=True)
 class Scale:
     """settings_from: the scale whose chosen settings, ranking and best rival are used. fewer_seeds: of the rows that are neither
-    erm, cfol nor the best rival; more_rows: how many of these there are, None for all. minutes_per_run: on one core, for --list.
+    erm, cfol nor the best rival; more_rows: how many of these there are, None for all. eta_times: by which the step sizes of these
+    rows are multiplied here. seen: what was known when the comparisons were declared. minutes_per_run: on one core, for --list.
     """
 
     title: str
@@ -60,9 +71,9 @@ class Scale:
     fewer_seeds: list[int] | None = None
     more_rows: int | None = None
     settings_from: str | None = None
-    eta_times: float = 1.0
+    eta_times: dict[str, float] = field(default_factory=dict)
+    seen: str = ""
     minutes_per_run: float = 0.0
-    autoattack_images_per_class: int = 100
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,13 @@ def read(path: Path = FILE) -> Table:
         )
     for row in rows:
         get_method(row.method or row.name)
+    for name, scale in scales.items():
+        if not set(scale.fewer_seeds or []) <= set(scale.seeds):
+            raise InputError(
+                f"{where}, {name}: fewer_seeds {scale.fewer_seeds} must be among seeds {scale.seeds}: rows are paired by seed"
+            )
+        if strange := [row for row in scale.eta_times if row not in names]:
+            raise InputError(f"{where}, {name}: eta_times names {strange[0]!r}, and there is no such row")
     if table.search_seed in {seed for scale in scales.values() for seed in scale.seeds}:
         raise InputError(
             f"{where}: search_seed {table.search_seed} is a seed of the table too: settings need one of their own"
@@ -120,7 +138,7 @@ class Place:
         )
         used = dict(settings)
         if "eta" in used:
-            used["eta"] = float(f"{used['eta'] * self.scale.eta_times:.6g}")
+            used["eta"] = float(f"{used['eta'] * self.scale.eta_times.get(row.name, 1.0):.6g}")
         for settings_of in (self.table.run, self.scale.run, row.run, used):
             for key, value in settings_of.items():
                 assign(config, key, value)
@@ -179,16 +197,17 @@ def outline(table: Table, scale: Scale) -> tuple[int, str]:
         # The best rival is not known here, and has all seeds.
         found += len(scale.seeds)
     if scale.settings_from is None:
-        found += sum(len(row.grid) for row in table.rows if len(row.grid) > 1)
+        found += sum(len(row.grid) for row in table.rows if row.searched)
     hours = found * scale.minutes_per_run / 60
     return found, f"about {hours:.0f} core hours" if hours else "for GPUs"
 
 
-def passes(config: TrainConfig, training: int, holdout: int) -> dict[str, int]:
+def passes(config: TrainConfig, training: int, holdout: int, levels: bool = False) -> dict[str, int]:
     """Images times passes of one run: forward, and backward, in training; and all of those that the hold-out takes.
 
     A step of the attack is a pass forward and one back to the pixels. TRADES has a clean pass before the attack and trains on the
-    clean and the attacked image. holdout: its images, each tested clean and under attack after every epoch.
+    clean and the attacked image. holdout: its images, each tested clean and under attack after every epoch. offsets: these tests
+    again, once for each round of the fit. levels: with the run of erm that lhcvar's come from.
     """
     method = get_method(config.method)
     epochs, steps = config.epochs or 0, config.attack.steps or 0
@@ -197,15 +216,23 @@ def passes(config: TrainConfig, training: int, holdout: int) -> dict[str, int]:
     both = 2 if config.attack.kind == "trades" else 1
     forward = drawn * (both - 1 + steps + both)
     backward = drawn * (steps + both)
-    tests = method.stages * (epochs // config.validation.every) * holdout * (2 if config.ema.decay else 1)
-    held = tests * (2 + 2 * config.validation.steps)
+    a_test = holdout * (2 + 2 * config.validation.steps)
+    tests = method.stages * (epochs // config.validation.every)
+    held = tests * a_test * (2 if config.ema.decay else 1)
     if Need.HOLDOUT_LOSSES in method.policy.needs:
         held += epochs * holdout * (1 + 2 * steps + 2)
-    return {"forward": forward, "backward": backward, "holdout": held}
+    if levels:
+        # Of the search's seed, which keeps no average of the weights.
+        forward, backward, held = (
+            forward + drawn * (steps + 1),
+            backward + drawn * (steps + 1),
+            held + tests * a_test,
+        )
+    return {"forward": forward, "backward": backward, "holdout": held, "offsets": (ROUNDS + 1) * a_test}
 
 
-def command(job_: Job, data: Path | None) -> str:
-    """The command that trains one run, anywhere: to the same name, and so the same run."""
+def command(job_: Job, data: Path | None, more: Sequence[str] = (), out: str = "") -> str:
+    """The command that trains one run, anywhere: to the same name, and so the same run. more, out: of one that is not known yet."""
     config, words = job_.config, ["cfol-fast", "train", job_.config.method]
     words += ["--dataset", config.data.name]
     if config.data.name != "fashion-mini":
@@ -215,7 +242,7 @@ def command(job_: Job, data: Path | None) -> str:
     for key, value in settings.items():
         if key not in (*SAID, *DERIVED) and value != _default(config, key):
             words += ["--set", f"{key.removeprefix('params.')}={_setting(key, value)}"]
-    return shlex.join([*words, "--seed", str(config.seed), "--out", f"runs/{job_.name}"])
+    return shlex.join([*words, *more, "--seed", str(config.seed), "--out", out or f"runs/{job_.name}"])
 
 
 def _setting(key: str, value: Any) -> str:

@@ -25,7 +25,12 @@ RULES = {
     "ema-last": "weight average, last epoch",
     "offsets": "best average, with class offsets",
 }
-DESCRIPTIVE = "Descriptive: intervals of single figures, not corrected for how many there are."
+DESCRIPTIVE = (
+    "Descriptive: intervals of single figures, each of it alone, not corrected for how many there are."
+)
+OVER_SEEDS = (
+    "Intervals are over seeds, on one fixed test set: they say what other seeds may give, not other images."
+)
 
 
 def interval_text(found: Mapping[str, Any]) -> str:
@@ -88,7 +93,7 @@ def main_tables(facts: Facts) -> list[Table]:
             Table(
                 f"frontier-{kind}",
                 title,
-                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval. {DESCRIPTIVE}",
+                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval. {OVER_SEEDS} {DESCRIPTIVE}",
                 ["Base", "Method"],
                 list(METRICS.values()),
                 rows,
@@ -170,9 +175,11 @@ def declared_table(facts: Facts) -> Table:
             Cell(item["verdict"]),
         ]
         rows.append(Row([item["text"]], cells))
+    seen = f"{facts['seen']} " if facts["seen"] else ""
     return Table(
-        "frontier-declared", "The declared comparisons", "Declared before any run: two-sided, best-average checkpoint, paired over seeds; Holm over the three. "
-        "Difference in points [95 % t-interval of it alone].", ["Comparison"], ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
+        "frontier-declared", "The declared comparisons", "Declared before any run of the table's seeds: two-sided, best-average checkpoint, paired by seed; "
+        f"Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS}", ["Comparison"],
+        ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
     )  # fmt: skip
 
 
@@ -180,14 +187,15 @@ def budget_table(facts: Facts) -> Table:
     def cells(row: Mapping[str, Any]) -> list[Cell]:
         passes = row["passes"]
         return [
-            *(Cell(f"{passes[key] / 1e6:.2f}") for key in ("forward", "backward", "holdout")),
+            *(Cell(f"{passes[key] / 1e6:.2f}") for key in ("forward", "backward", "holdout", "offsets")),
             Cell(str(len(row["seeds"]))),
             Cell(setting_text(row["settings"])),
         ]
 
     return Table(
-        "frontier-budget", "Budget and settings", "Images times passes of one run, in millions: forward and backward in training, and both on the hold-out.",
-        ["Base", "Method"], ["forward", "backward", "hold-out", "seeds", "setting"], _rows(facts, cells), words=True,
+        "frontier-budget", "Budget and settings", "One schedule, and so different budgets. Images times passes of one run, in millions: forward and backward in training "
+        "(both runs of the two-run baseline; for LHCVaR-AT with the run of ERM-AT that its levels come from), both together on the hold-out, and there again for fitting class offsets.",
+        ["Base", "Method"], ["forward", "backward", "hold-out", "offsets", "seeds", "setting"], _rows(facts, cells), words=True,
     )  # fmt: skip
 
 
@@ -210,22 +218,31 @@ def search_table(facts: Facts) -> Table | None:
     if not rows:
         return None
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
+    origins = " ".join(f"{name}: {origin}." for name, origin in facts["origins"].items())
     return Table(
         "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
-        "at the epoch with the best average.", ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
+        f"at the epoch with the best average, and the best rival by the same figure. Where the settings come from. {origins}",
+        ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
     )  # fmt: skip
 
 
-def findings(facts: Facts) -> list[str]:
-    """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared and shown."""
+def verdicts(facts: Facts) -> list[str]:
+    """A sentence for each declared comparison, whatever its verdict."""
     lines = []
     for item in facts["declared"]:
         how = {SHOWN: "is shown", CONTRADICTED: "is contradicted"}.get(item["verdict"], "is not shown")
         interval = item["interval"]
-        within = f", 95 % interval {points(interval[0])} to {points(interval[1])}" if interval else ""
-        lines.append(
-            f"{item['text']}: {how} ({points(item['mean'])} points{within}; {len(item['values'])} seeds)."
+        within = (
+            f", 95 % interval of it alone {points(interval[0])} to {points(interval[1])}" if interval else ""
         )
+        count = f"{len(item['values'])} seed{'s' if len(item['values']) > 1 else ''}"
+        lines.append(f"{item['text']}: {how} ({points(item['mean'])} points{within}; {count}).")
+    return lines
+
+
+def findings(facts: Facts) -> list[str]:
+    """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared and shown."""
+    lines = verdicts(facts)
     ranked = sorted(facts["rows"], key=lambda row: -row["rules"][RULE]["robust"]["worst"]["mean"])
     best, places = ranked[0], [row["name"] for row in ranked]
     average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
@@ -241,7 +258,8 @@ def findings(facts: Facts) -> list[str]:
             price = row["price"]
             lines.append(f"The price of {row['title']}: {price_sentence(price)}")
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
-        lines.append(f"The best rival, chosen on the hold-out, is {rival['title']}.")
+        of = f"the {facts['settings_from']} scale's" if facts["settings_from"] else "the search's"
+        lines.append(f"The best rival, chosen on {of} hold-out, is {rival['title']}.")
     if (erm := row_of(facts, ERM)) and erm["rules"][RULE]["robust"]["worst"]["mean"] < 0.05:
         lines.append("ERM-AT's worst class is under 5 %: this setting is too hard for a fine comparison.")
     return lines
@@ -272,11 +290,8 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     parts += [repeat, "\n".join(commands)]
     common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
     versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
-    scaled = (
-        ""
-        if facts["eta_times"] == 1
-        else f" Step sizes of bandits are {facts['eta_times']:g} times those listed."
-    )
+    times = ", ".join(f"{name} {factor:g}" for name, factor in facts["eta_times"].items())
+    scaled = f" Step sizes are so many times those listed: {times}." if times else ""
     parts.append(
         f"Every run: {common}.{scaled} Made by `{facts['command']}`: {sum(len(row['runs']) for row in facts['rows'])} runs in the table, "
         f"{facts['seconds'] / 60:.0f} minutes of training and testing{versions}."

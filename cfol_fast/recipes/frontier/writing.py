@@ -25,4 +25,6 @@ def write(facts: Mapping[str, Any], folder: Path, runs: Path) -> None:
         title=f"{facts['title']} · {facts['scale']} scale",
         extra=text.tables(facts),
         extra_figures=[figure],
+        # What the page would find by itself was not declared.
+        finding=("The declared comparisons of the worst class", " ".join(text.findings(facts))),
     )
