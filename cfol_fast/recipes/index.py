@@ -6,7 +6,6 @@ Why an ordering of the paper is not shown cannot be computed: a person writes it
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,7 +106,7 @@ def _scale(scale: str, tables: list[dict[str, Any]], notes: Mapping[str, Any]) -
     ]
     rows = []
     for table in tables:
-        held = [claim["verdict"] == SHOWN for claim in table["claims"] if claim["ours"] is not None]
+        held = [claim["verdict"] == SHOWN for claim in distinct_claims([table])]
         seeds = max(
             (len(entry["seeds"]) for block in table["blocks"] for entry in block["entries"]), default=0
         )
@@ -122,15 +121,33 @@ def _scale(scale: str, tables: list[dict[str, Any]], notes: Mapping[str, Any]) -
     return [*lines, ""]
 
 
+def distinct_claims(tables: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """The measured orderings, each once: one whose runs are all among another's of the same figure says nothing of its own."""
+    measured = [
+        (claim, table["checkpoint"])
+        for table in tables
+        for claim in table["claims"]
+        if claim["ours"] is not None
+    ]
+    kept: list[tuple[Mapping[str, Any], str]] = []
+    for item in sorted(measured, key=lambda item: -sum(len(runs) for runs, _ in item[0]["compared"])):
+        if not any(_within(item, other) for other in kept):
+            kept.append(item)
+    return [claim for claim, _ in kept]
+
+
+def _within(item: tuple[Mapping[str, Any], str], other: tuple[Mapping[str, Any], str]) -> bool:
+    (claim, checkpoint), (host, of_host) = item, other
+    return (claim["metric"], checkpoint) == (host["metric"], of_host) and all(
+        attack == of_attack and (runs == of_runs or (bool(runs) and set(runs) <= set(of_runs)))
+        for (runs, attack), (of_runs, of_attack) in zip(claim["compared"], host["compared"], strict=True)
+    )
+
+
 def _summary(tables: list[dict[str, Any]]) -> str:
-    """How many of the paper's orderings are shown; a comparison of the same runs that stands in several tables counts once."""
-    distinct: dict[str, Mapping[str, Any]] = {}
-    for table in tables:
-        for claim in table["claims"]:
-            if claim["ours"] is not None:
-                key = json.dumps([claim["compared"], claim["metric"], table["checkpoint"]], sort_keys=True)
-                distinct.setdefault(key, claim)
-    sizes = Counter(map(render.verdict, distinct.values()))
+    """How many of the paper's orderings are shown; what stands in several tables counts once."""
+    distinct = distinct_claims(tables)
+    sizes = Counter(map(render.verdict, distinct))
     listed = "; ".join(f"{word}: {sizes[word]}" for word in VERDICTS if word in sizes)
     return (
         f"The paper's orderings, {len(distinct)} distinct comparisons: {listed}. They are descriptive: each is judged by its own 95 % "

@@ -98,8 +98,8 @@ def orderings(table: Mapping[str, Any]) -> Table:
             ours += f" [{low}, {high}]"
         rows.append(Row([claim["text"]], [Cell(paper), Cell(ours), Cell(verdict(claim))]))
     caption = (
-        "What the paper's numbers show, and whether ours show it: paired differences over the seeds in points [95 % t-interval]. "
-        "Descriptive: each is judged alone, not corrected for how many there are."
+        "What the paper's numbers show, and whether ours show it: paired differences over the seeds, on one fixed test set, in points "
+        "[95 % t-interval of it alone]. Descriptive: each is judged alone, not corrected for how many there are."
     )
     return Table(
         "orderings",

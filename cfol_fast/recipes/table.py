@@ -15,7 +15,7 @@ from cfol_fast.recipes import paper
 from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
 from cfol_fast.runs.accuracy import METRICS, mean_deviation
-from cfol_fast.runs.comparisons import paired
+from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.records import join_versions
 
@@ -186,7 +186,7 @@ def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         better, than = entries[claim.better], entries[claim.than]
         a, b = better["values"][claim.metric], than["values"][claim.metric]
         known = a["paper"] is not None and b["paper"] is not None
-        difference = paired(a["values"], b["values"]) if a["values"] and b["values"] else None
+        difference = _difference(better, than, claim.metric)
         found.append(
             {
                 "key": claim.key if len(blocks) == 1 else f"{block['name']}: {claim.key}",
@@ -202,6 +202,18 @@ def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _difference(better: Mapping[str, Any], than: Mapping[str, Any], metric: str) -> Difference | None:
+    """Paired by seed; a checkpoint that was given by path has none, and is compared as it is."""
+    a, b = (entry["values"][metric]["values"] for entry in (better, than))
+    if not a or not b:
+        return None
+    if len(better["seeds"]) != len(a) or len(than["seeds"]) != len(b):
+        return paired(a, b)
+    first, second = (dict(zip(entry["seeds"], v, strict=True)) for entry, v in ((better, a), (than, b)))
+    shared = [seed for seed in first if seed in second]
+    return paired([first[seed] for seed in shared], [second[seed] for seed in shared]) if shared else None
 
 
 def _label(entry: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import list_recipes, load_recipe, plan
 from cfol_fast.recipes.collection import collect, distinct, read_frontiers, read_kept, readable_json
-from cfol_fast.recipes.index import UNEXPLAINED, text, write_index
+from cfol_fast.recipes.index import UNEXPLAINED, distinct_claims, text, write_index
 from cfol_fast.recipes.reproduction import write
+from cfol_fast.reporting.wording import points
 from tests.recipes.fake_runs import write_all
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -185,4 +186,42 @@ def test_four_methods_are_compared_over_three_seeds_in_the_committed_results() -
 def test_the_same_comparison_beside_two_tables_of_the_paper_counts_once(tmp_path: Path) -> None:
     folder = kept(tmp_path, "cifar100-stl10")
     (table,) = read_kept(folder)
-    assert f"{len(table['claims']) // 2} distinct comparisons" in text(folder)
+    half = len(table["claims"]) // 2
+    page = text(folder)
+    assert f"{half} distinct comparisons" in page
+    shown = next(line for line in page.splitlines() if line.startswith("| [cifar100-stl10]"))
+    assert f" of {half} |" in shown
+
+
+def claim(
+    better: str, than: str, seeds: int, metric: str = "robust.worst", attack: str | None = None
+) -> dict[str, Any]:
+    compared = [[[f"{name}-{seed}" for seed in range(seeds)], attack] for name in (better, than)]
+    return {"metric": metric, "compared": compared, "ours": 0.1, "seeds": seeds, "verdict": "not shown"}
+
+
+def test_a_comparison_of_some_of_anothers_runs_is_not_distinct() -> None:
+    few, many = claim("cfol", "erm", 1), claim("cfol", "erm", 3)
+    others = [
+        claim("cfol", "erm", 1, "robust.tail"),
+        claim("cfol", "fol", 1),
+        claim("cfol", "erm", 1, attack="autoattack"),
+    ]
+    tables = [
+        {"checkpoint": "best-average", "claims": [few]},
+        {"checkpoint": "best-average", "claims": [many, *others]},
+    ]
+    assert distinct_claims(tables) == [many, *others]
+    assert distinct_claims([{"checkpoint": "last", "claims": [few]}, tables[1]]) == [many, few, *others]
+
+
+def test_the_readmes_difference_of_cfol_and_erm_is_that_of_the_committed_table() -> None:
+    (table,) = [table for table in COMMITTED if table["recipe"] == "cifar10"]
+    (found,) = [claim for claim in table["claims"] if claim["key"] == "cfol > erm: robust.worst"]
+    page = " ".join((RESULTS.parent / "README.md").read_text(encoding="utf-8").split())
+    low, high = (points(limit) for limit in found["interval"])
+    said = (
+        f"The paired difference is {points(found['ours'])} points with a 95 % t-interval from {low} to {high}"
+    )
+    assert said in page
+    assert found["verdict"] == "not shown"

@@ -100,7 +100,7 @@ def worst_classes(values: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Blocks with one measure of two methods."""
     entries = [
         {
-            "name": name, "title": name, "runs": [name], "attack": None, "parameters": {},
+            "name": name, "title": name, "runs": [name], "attack": None, "parameters": {}, "seeds": list(range(len(found))),
             "values": {"robust.worst": {"values": found, "paper": None}},
         }
         for name, found in values.items()
@@ -117,6 +117,13 @@ def test_an_ordering_is_judged_by_the_interval_over_the_seeds(better: list[float
     (claim,) = judge([Claim("cfol", "erm", "robust.worst")], blocks)
     assert claim["verdict"] == expected
     assert claim["interval"][0] < claim["ours"] < claim["interval"][1]
+
+
+def test_an_ordering_is_paired_by_seed() -> None:
+    blocks = worst_classes({"cfol": [0.5, 0.4, 0.6], "erm": [0.1, 0.3, 0.2]})
+    blocks[0]["entries"][1]["seeds"] = [1, 0, 7]
+    (claim,) = judge([Claim("cfol", "erm", "robust.worst")], blocks)
+    assert (claim["seeds"], claim["ours"]) == (2, pytest.approx((0.2 + 0.3) / 2))
 
 
 def test_one_seed_shows_no_ordering() -> None:
