@@ -68,7 +68,7 @@ def test_the_probe_itself_runs_here():
 def test_the_doctor_tells_the_trouble_of_a_launch(monkeypatch):
     monkeypatch.setattr(machine, "why_no_cuda", lambda: None)
     monkeypatch.setattr(doctor, "launch_trouble", lambda compiler, architectures: "the driver is too old")
-    built = {"works": True, "compiler": "gcc", "with_cuda": True}
+    built = {"works": True, "compiler": "gcc", "instructions": "AVX2", "with_cuda": True}
     built |= {"cuda_compiler": BUILT[0], "cuda_architectures": BUILT[1]}
     monkeypatch.setattr(doctor, "_native", lambda: built)
     findings = doctor.examine()
