@@ -8,10 +8,12 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import runner
+from cfol_fast.recipes import kept_predictions, runner
+from cfol_fast.recipes.collection import collect, read_frontiers
 from cfol_fast.recipes.frontier import facts, reproduce_frontier
 from cfol_fast.runs import predictions
 from tests.recipes import fake_frontier, tiny_frontier
+from tests.recipes.test_frontier_facts import same_as_the_images
 from tests.training.tiny import few_images
 
 pytestmark = pytest.mark.slow
@@ -86,6 +88,13 @@ def test_the_page_and_the_table_are_written(carried_out):
     assert "**The settings that were tried.**" in table
     assert (folder / "frontier.svg").exists()
     assert "The price of each method" in (folder / "report.html").read_text()
+
+
+def test_what_is_kept_of_real_runs_gives_every_figure_and_choice_again(carried_out, tmp_path):
+    collect(carried_out[0] / "mini", tmp_path)
+    (kept,) = read_frontiers(tmp_path)
+    assert "price" in kept["rows"][1]
+    same_as_the_images(kept, kept_predictions.read(tmp_path / "mini"))
 
 
 def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):

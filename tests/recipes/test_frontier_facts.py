@@ -185,7 +185,11 @@ def test_what_was_seen_before_the_comparisons_were_declared_is_said(made):
 
 def test_where_the_settings_come_from_stands_under_them(made):
     caption = text.search_table(made[1]).caption
-    assert "CFOL-AT: eta=auto for the length of these runs, times 1/4, 1 and 4." in caption
+    assert (
+        "CFOL-AT, CFOL-AT (reweighted), FOL-AT, CFOL-TRADES: eta=auto for the length of these runs, times"
+        in caption
+    )
+    assert "TRADES: beta 6, as in every row on it but FRL" in caption
     assert "Group DRO: the authors' 0.01" in caption
 
 

@@ -96,7 +96,10 @@ def attacked(kept: Mapping[str, Accuracy], seed: int) -> dict[str, Any]:
         **measured([kept]),
         "seed": seed,
         "images": sum(kept["robust"].count.values()),
-        "limits": {metric: kept["robust"].limits(metric) for metric in ("average", "tail", "worst")},
+        "limits": {
+            metric: (found := kept["robust"].limits(metric)) and [_round(limit) for limit in found]
+            for metric in ("average", "tail", "worst")
+        },
     }
 
 
@@ -225,7 +228,10 @@ def build(
         "search_seed": table.search_seed,
         "settings_from": table.scales[scale].settings_from,
         "search": [dict(item) for item in search],
-        "origins": {row.title: row.origin for row in table.rows if row.origin},
+        "origins": [
+            [[row.title for row in table.rows if row.origin == origin], origin]
+            for origin in dict.fromkeys(row.origin for row in table.rows if row.origin)
+        ],
         "rivals": [{"name": name, "holdout_worst": value} for name, value in rivals],
         "rival": rival,
         "declared": declared(worst, rival, titles),

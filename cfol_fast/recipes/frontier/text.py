@@ -194,7 +194,8 @@ def budget_table(facts: Facts) -> Table:
 
     return Table(
         "frontier-budget", "Budget and settings", "One schedule, and so different budgets. Images times passes of one run, in millions: forward and backward in training "
-        "(both runs of the two-run baseline; for LHCVaR-AT with the run of ERM-AT that its levels come from), both together on the hold-out, and there again for fitting class offsets.",
+        "(clean images too on TRADES; both runs of the two-run baseline; for LHCVaR-AT with the run of ERM-AT that its levels come from), both together on the hold-out, and there "
+        "again for fitting class offsets. The search has one more run for each setting.",
         ["Base", "Method"], ["forward", "backward", "hold-out", "offsets", "seeds", "setting"], _rows(facts, cells), words=True,
     )  # fmt: skip
 
@@ -218,7 +219,7 @@ def search_table(facts: Facts) -> Table | None:
     if not rows:
         return None
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
-    origins = " ".join(f"{name}: {origin}." for name, origin in facts["origins"].items())
+    origins = " ".join(f"{', '.join(names)}: {origin}." for names, origin in facts["origins"])
     return Table(
         "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
         f"at the epoch with the best average, and the best rival by the same figure. Where the settings come from. {origins}",

@@ -26,5 +26,5 @@ def write(facts: Mapping[str, Any], folder: Path, runs: Path) -> None:
         extra=text.tables(facts),
         extra_figures=[figure],
         # What the page would find by itself was not declared.
-        finding=("The declared comparisons of the worst class", " ".join(text.findings(facts))),
+        finding=("The declared comparisons of the worst class", " ".join(text.verdicts(facts))),
     )
