@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-setup docs wheel clean system-packages
+.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-quick bench-setup docs wheel clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
@@ -22,7 +22,8 @@ help:
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make docs      the documentation's site, in site/"
 	@echo "make wheel     dist/*.whl, which installs without a compiler, for CPU and CUDA builds of torch"
-	@echo "make bench     the benchmarks, against every peer"
+	@echo "make bench     the benchmarks, against every peer, with all instructions of the processor and with AVX2 (hours)"
+	@echo "make bench-quick  five main questions, without peers (two minutes)"
 
 $(STAMP)/venv:
 	@bash scripts/system-packages.sh build $(PYTHON)
@@ -140,6 +141,9 @@ bench-setup: $(BENCH)/.stamp
 
 bench: $(STAMP)/build $(BENCH)/.stamp
 	$(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
+
+bench-quick: $(STAMP)/build
+	$(BIN)/python -m benchmarks.quick
 
 $(STAMP)/docs: $(STAMP)/torch constraints.txt
 	$(PIP) mkdocs 'mkdocstrings[python]'

@@ -26,6 +26,9 @@ ROOT = Path(__file__).parent.parent
 # In the order of the table.
 QUESTIONS = (
     "pgd",
+    "limit",
+    "peak",
+    "bfloat16",
     "pgd_step",
     "input_gradient",
     "cfol_step",
@@ -36,11 +39,14 @@ QUESTIONS = (
     "augmentation",
     "ffcv_feed",
     "active_set",
+    "autoattack",
     "epoch",
+    "startup",
     "memory",
     "ranks",
     "dispatches",
     "scaling",
+    "week",
     "gpu",
 )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks import instructions
 from benchmarks.rows import Row, at_most, faster, main, seconds
-from benchmarks.steps import OurStep, Problem, bandit_only, bare_passes
+from benchmarks.steps import RESNET, OurStep, Problem, bandit_only, bare_passes, tiny_of
 from benchmarks.timing import interleaved
 
 # The share of a step that CFOL may cost.
@@ -14,7 +14,7 @@ SHARE = 0.005
 
 
 def measure(tiny: bool) -> list[Row]:
-    problem = Problem("resnet18@0.125", batch=4, images=100, steps=2) if tiny else Problem()
+    problem = tiny_of(RESNET) if tiny else RESNET
     cfol, erm = OurStep(problem), OurStep(problem, "erm")
     timings = interleaved({"cfol": cfol, "bare": bare_passes(problem), "erm": erm}, 2 if tiny else 5)
     name = f"whole CFOL-AT step, ResNet-18, batch {problem.batch}"

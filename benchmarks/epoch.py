@@ -112,7 +112,7 @@ def measure(tiny: bool) -> list[Row]:
             against,
             timings["ours"],
             timings["usual"],
-            2,
+            2.2,
             f"theirs with {best}, its best; both without validation and checkpoints",
         )
     ]

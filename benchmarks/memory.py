@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 
@@ -15,7 +17,10 @@ from benchmarks.rows import Row, at_most, main
 from benchmarks.steps import OurStep, Problem, bare_passes
 from benchmarks.timing import THREADS
 
-CONTESTANTS = {"ours": OurStep, "bare": bare_passes}
+CONTESTANTS: dict[str, Callable[[Problem], Callable[[], None]]] = {
+    "ours": OurStep,
+    "bare": partial(bare_passes, momentum=True),
+}
 
 
 def measure(tiny: bool) -> list[Row]:
@@ -28,11 +33,11 @@ def measure(tiny: bool) -> list[Row]:
     peaks = [[peak_of(name, problem) for name in CONTESTANTS] for _ in range(1 if tiny else 5)]
     ours, bare = (statistics.median(each) for each in zip(*peaks, strict=True))
     note = (
-        f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB beyond the imports, medians of {len(peaks)} processes; ours holds momentum and {problem.images:,} images, "
+        f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB beyond the imports, medians of {len(peaks)} processes; both with momentum, ours holds {problem.images:,} images, "
         "too (50,000 of this size would be 146 MiB); the number of PGD steps does not matter"
     )
     name = f"peak memory of the step, ResNet-18, batch {problem.batch}, {problem.images:,} resident images"
-    return [at_most(name, "the bare passes", ours / bare, 1.1, note)]
+    return [at_most(name, "the bare passes with momentum", ours / bare, 1.0, note)]
 
 
 def peak_of(contestant: str, problem: Problem) -> int:

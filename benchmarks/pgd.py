@@ -4,63 +4,68 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks import peers
+from benchmarks.machine import instructions
 from benchmarks.rows import FASTEST, Row, faster, main
+from benchmarks.steps import DEMO, RESNET, Problem, tiny_of
 from benchmarks.timing import interleaved
-from cfol_fast import PGD, models
+from cfol_fast import PGD
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
+# Instruction set: the target against the fastest peer, for ResNet-18 and for the demo network.
+TARGETS = {"AVX-512": (1.25, 1.6), "AVX2": (1.04, 1.5)}
+
+
 def measure(tiny: bool) -> list[Row]:
-    small = ("resnet18@0.125", 4, 2) if tiny else ("resnet18", 64, 4)
-    rows = question(
-        "PGD-7, ResNet-18, batch {batch}", *small, channels=3, side=32, eps=8 / 255, target=1.25, tiny=tiny
-    )
-    batch, repetitions = (4, 2) if tiny else (128, 11)
-    return rows + question(
-        "PGD-7, demo network, batch {batch}",
-        "demo-cnn",
-        batch,
-        repetitions,
-        1,
-        28,
-        eps=0.1,
-        target=1.5,
-        tiny=tiny,
-    )
+    resnet, demo = TARGETS.get(instructions(), (None, None))
+    return [
+        *question("PGD-7, ResNet-18", RESNET, 4, resnet, tiny),
+        *question("PGD-7, demo network", DEMO, 11, demo, tiny),
+    ]
+
+
+class InBfloat16(nn.Module):
+    """The model under autocast, as users of these libraries give it to them: pixels and logits stay float32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            logits: Tensor = self.model(x)
+        return logits.float()
 
 
 def question(
     name: str,
-    network: str,
-    batch: int,
+    problem: Problem,
     repetitions: int,
-    channels: int,
-    side: int,
-    eps: float,
-    target: float,
+    target: float | None,
     tiny: bool,
+    dtype: torch.dtype | None = None,
 ) -> list[Row]:
-    torch.manual_seed(0)
-    shape, step = (channels, side, side), eps / 4
-    model = models.create(
-        network, 10, image_size=side, in_channels=channels, mean=[0.4] * channels, std=[0.2] * channels
-    )
-    x, y = torch.rand(batch, *shape), torch.randint(0, 10, (batch,))
-    found = best_formats(model, x, y, eps, step, tiny)
-    ours = PGD(model.train(), eps=eps, step=step, steps=7)
+    """dtype: bfloat16 for ours in bfloat16, and theirs under autocast."""
+    problem = replace(tiny_of(problem), steps=7) if tiny else problem
+    model, (x, y) = problem.model(), problem.batch_of()
+    found = best_formats(InBfloat16(model) if dtype else model, x, y, problem.eps, problem.eps / 4, tiny)
+    ours = PGD(model.train(), eps=problem.eps, step=problem.eps / 4, steps=7, dtype=dtype)
     calls: dict[str, Callable[[], object]] = {"ours": lambda: ours(x, y)}
-    timings = interleaved({**calls, **{peer: call for peer, (call, _) in found.items()}}, repetitions)
+    timings = interleaved(
+        {**calls, **{peer: call for peer, (call, _) in found.items()}}, 2 if tiny else repetitions
+    )
     fastest = min(found, key=lambda peer: timings[peer].best)
     return [
         faster(
-            name.format(batch=batch),
+            f"{name}, batch {problem.batch}",
             peer + FASTEST * (peer == fastest),
             timings["ours"],
             timings[peer],

@@ -15,7 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from benchmarks.rows import Row, at_most, main, seconds
-from benchmarks.steps import OurStep, Problem
+from benchmarks.scaling import exponent
+from benchmarks.steps import RESNET, OurStep, Problem, tiny_of
 from benchmarks.timing import interleaved
 from cfol_fast import ClassSampler, ExampleSampler
 from cfol_fast.ranks import Ranks
@@ -119,7 +120,7 @@ def gradients(step: OurStep) -> tuple[int, float]:
 
 
 def measure(tiny: bool) -> list[Row]:
-    problem = Problem("resnet18@0.125", batch=4, images=100, steps=2) if tiny else Problem()
+    problem = tiny_of(RESNET) if tiny else RESNET
     return [*steps_and_share(problem, tiny), *draws(tiny)]
 
 
@@ -187,7 +188,7 @@ def draws(tiny: bool) -> list[Row]:
                 "the draw of one rank alone",
                 best[sizes[-1]] / best[1],
                 sizes[-1],
-                f"what one rank computes, by the number of ranks: {note}",
+                f"exponent {exponent(sizes, list(best.values())):.2f}; what one rank computes, by the number of ranks: {note}",
                 best[sizes[-1]],
                 best[1],
             )

@@ -135,20 +135,27 @@ def headlines(documents: list[Document]) -> str:
     ]
     for name, against in HEADLINES:
         found = [_headline(document, name, against) for document in documents]
+        known = [row for row in found if row is not None]
+        if not known:
+            continue
         # Without a named peer it is the fastest one, which may be another under another instruction set.
-        peers = dict.fromkeys(row.against.split(" (")[0].split(":")[0] for row in found)
+        peers = dict.fromkeys(row.against.split(" (")[0].split(":")[0] for row in known)
         peer = ", ".join(peers) + FASTEST * (not against)
-        cells = [
-            text
-            for row in found
-            for text in (ratio(row.ratio), seconds(row.ours_seconds), seconds(row.theirs_seconds))
-        ]
-        lines.append(f"| {found[0].name} | {peer} | {' | '.join(cells)} |")
+        cells = [text for row in found for text in _times(row)]
+        lines.append(f"| {known[0].name} | {peer} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _headline(document: Document, name: str, against: str) -> Row:
-    return next(row for row in _rows(document) if row.name.startswith(name) and _is_of(row, against))
+def _headline(document: Document, name: str, against: str) -> Row | None:
+    """None in a file that was not asked this question yet."""
+    fitting = (row for row in _rows(document) if row.name.startswith(name) and _is_of(row, against))
+    return next(fitting, None)
+
+
+def _times(row: Row | None) -> tuple[str, str, str]:
+    if row is None:
+        return "", "", ""
+    return ratio(row.ratio), seconds(row.ours_seconds), seconds(row.theirs_seconds)
 
 
 def _is_of(row: Row, against: str) -> bool:

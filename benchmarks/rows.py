@@ -96,6 +96,8 @@ def seconds(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     if value is None:
         return "not asked"
+    if value == 0:
+        return "0"
     if value < 1e-5:
         return "under 0.001 %"
     if value < 0.01:

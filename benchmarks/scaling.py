@@ -1,17 +1,19 @@
 """The cost as work grows: a whole CFOL-AT step against batch, classes, examples and image size, as plots in benchmarks/results.
 
-Each row compares the largest size with the smallest: `ratio` is how much longer the step takes, the note how much more work it is.
+Each row compares the growth of the step with that of the bare passes, the network's own, from the smallest size to the largest. The
+note states both as exponents e, fitted to time = constant * size^e over all sizes. How a draw grows with ranks is in `ranks.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.machine import RESULTS, machine_name
-from benchmarks.rows import Row, main, seconds
-from benchmarks.steps import OurStep, Problem
+from benchmarks.rows import Row, at_most, main, seconds
+from benchmarks.steps import OurStep, Problem, bare_passes
 from benchmarks.timing import interleaved
 
 
@@ -40,6 +42,17 @@ def axes(tiny: bool) -> list[Axis]:
     return small if tiny else full
 
 
+# The step may grow this much more than the network's own passes: the noise of two timings.
+MOST = 1.1
+
+
+def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """The e of time = constant * size^e, by least squares of the logarithms."""
+    x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
+    middle = sum(x) / len(x)
+    return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+
+
 def measure(tiny: bool) -> list[Row]:
     # ResNet-18 at a quarter of its width: parts that grow faster than they should are a larger share than in the full one.
     base = (
@@ -49,31 +62,39 @@ def measure(tiny: bool) -> list[Row]:
     )
     rows, curves = [], {}
     for axis in axes(tiny):
-        steps = {}
+        calls: dict[tuple[str, int], Callable[[], object]] = {}
         for size in axis.sizes:
             problem = replace(base, **{axis.field: size})  # type: ignore[arg-type]
             problem = replace(problem, images=max(problem.images, problem.classes))
-            steps[str(size)] = OurStep(problem)
-        timings = interleaved(steps, 1 if tiny else 3)
-        times = [timings[str(size)].best for size in axis.sizes]
-        curves[axis] = times
-        first, last = axis.sizes[0], axis.sizes[-1]
-        more = axis.work(last) / axis.work(first)
-        listed = ", ".join(f"{size:,}: {seconds(time)}" for size, time in zip(axis.sizes, times, strict=True))
-        rows.append(
-            Row(
-                f"cost of the step as it grows: {axis.title} {first:,} to {last:,}",
-                f"{axis.title} {first:,}; the network's work grows {more:g}x",
-                times[-1] / times[0],
-                None,
-                times[-1],
-                times[0],
-                f"ratio: the largest by the smallest; {listed}",
-            )
-        )
+            calls["ours", size], calls["bare", size] = OurStep(problem), bare_passes(problem)
+        timings = interleaved(calls, 1 if tiny else 3)
+        ours, bare = ([timings[who, size].best for size in axis.sizes] for who in ("ours", "bare"))
+        curves[axis] = ours
+        rows.append(row(axis, ours, bare))
     if not tiny:
         plot(curves, RESULTS / f"{machine_name()}-scaling.png")
     return rows
+
+
+def row(axis: Axis, ours: list[float], bare: list[float]) -> Row:
+    first, last = axis.sizes[0], axis.sizes[-1]
+    listed = ", ".join(
+        f"{size:,}: {seconds(mine)} / {seconds(theirs)}"
+        for size, mine, theirs in zip(axis.sizes, ours, bare, strict=True)
+    )
+    note = (
+        f"exponent {exponent(axis.sizes, ours):.2f}, the bare passes' {exponent(axis.sizes, bare):.2f}; {ours[-1] / ours[0]:.2f}x against "
+        f"{bare[-1] / bare[0]:.2f}x, the network's work grows {axis.work(last) / axis.work(first):g}x; step / bare passes: {listed}"
+    )
+    return at_most(
+        f"growth of the step: {axis.title} {first:,} to {last:,}",
+        "the growth of the bare passes",
+        (ours[-1] / ours[0]) / (bare[-1] / bare[0]),
+        MOST,
+        note,
+        ours[-1],
+        bare[-1],
+    )
 
 
 def plot(curves: dict[Axis, list[float]], path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -31,20 +31,27 @@ class Problem:
     classes: int = 10
     images: int = 5000
     side: int = 32
+    channels: int = 3
     eps: float = 8 / 255
     steps: int = 7
     device: str = "cpu"
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        return models.create(self.network, self.classes, image_size=self.side, mean=MEAN, std=STD).to(
-            self.device
+        made = models.create(
+            self.network,
+            self.classes,
+            image_size=self.side,
+            in_channels=self.channels,
+            mean=MEAN[: self.channels],
+            std=STD[: self.channels],
         )
+        return made.to(self.device)
 
     def image_set(self) -> data.ImageSet:
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(
-            0, 256, (self.images, self.side, self.side, 3), dtype=torch.uint8, generator=generator
+            0, 256, (self.images, self.side, self.side, self.channels), dtype=torch.uint8, generator=generator
         )
         return data.ImageSet(
             images, torch.arange(self.images) % self.classes, [str(c) for c in range(self.classes)]
@@ -52,8 +59,21 @@ class Problem:
 
     def batch_of(self, memory_format: torch.memory_format = torch.contiguous_format) -> tuple[Tensor, Tensor]:
         torch.manual_seed(1)
-        x = torch.rand(self.batch, 3, self.side, self.side).contiguous(memory_format=memory_format)
+        x = torch.rand(self.batch, self.channels, self.side, self.side).contiguous(
+            memory_format=memory_format
+        )
         return x.to(self.device), (torch.arange(self.batch) % self.classes).to(self.device)
+
+
+# The networks of the table: CIFAR's ResNet-18, and the demo as it is.
+RESNET = Problem()
+DEMO = Problem("demo-cnn", batch=128, side=28, channels=1, eps=0.1)
+
+
+def tiny_of(problem: Problem) -> Problem:
+    """The same question at the smallest size, for a smoke test."""
+    network = "resnet18@0.125" if problem.network.startswith("resnet18") else problem.network
+    return replace(problem, network=network, batch=4, images=100, steps=2)
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
@@ -66,16 +86,24 @@ class OurStep:
     """A whole step of the trainer: draw, gather + augment, attack, objective, optimiser, feedback, tally."""
 
     def __init__(
-        self, problem: Problem, method: str = "cfol", compile: bool = False, decay: float = 0.0
+        self,
+        problem: Problem,
+        method: str = "cfol",
+        compile: bool = False,
+        decay: float = 0.0,
+        precision: str = "float32",
     ) -> None:
-        config = TrainConfig(method=method, batch_size=problem.batch, compile=compile)
+        config = TrainConfig(method=method, batch_size=problem.batch, compile=compile, precision=precision)
         config.ema.decay = decay
         config.data.name, config.model.name = "cifar10", problem.network
         config.attack.eps, config.attack.steps = problem.eps, problem.steps
         config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
         made = problem.image_set()
         source = data.ResidentSource(made, augment=paper_augment(problem.side), device=problem.device)
-        spec = ModelSpec(problem.network, problem.classes, problem.side, 3, MEAN, STD)
+        channels = problem.channels
+        spec = ModelSpec(
+            problem.network, problem.classes, problem.side, channels, MEAN[:channels], STD[:channels]
+        )
         images = RunImages(made.classes, source, made.labels, None, "none", source, spec)
         config = complete(config)
         # The meta device is for counting ops alone: no command takes it.
@@ -87,9 +115,13 @@ class OurStep:
         self.trainer.step(next(self.batches))
 
 
-def bare_passes(problem: Problem) -> Callable[[], None]:
-    """7 x (forward + input backward) + 1 x (forward + backward): eager, contiguous, on a batch that is there already."""
+def bare_passes(problem: Problem, momentum: bool = False) -> Callable[[], None]:
+    """7 x (forward + input backward) + 1 x (forward + backward): eager, contiguous, on a batch that is there already.
+
+    momentum: and a step of SGD, which keeps as many numbers as there are weights.
+    """
     model = problem.model()
+    optimizer = sgd(model) if momentum else None
     x, y = problem.batch_of()
 
     def passes() -> None:
@@ -100,6 +132,8 @@ def bare_passes(problem: Problem) -> Callable[[], None]:
         model.train()
         model.zero_grad(set_to_none=True)
         F.cross_entropy(model(x), y).backward()
+        if optimizer is not None:
+            optimizer.step()
 
     return passes
 

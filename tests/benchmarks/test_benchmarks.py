@@ -38,7 +38,7 @@ def check_form(text: str) -> None:
     for row in answer["questions"]:
         assert list(row) == FORM
         # Without a ratio the note says why.
-        assert row["ratio"] is None or (math.isfinite(row["ratio"]) and row["ratio"] > 0)
+        assert row["ratio"] is None or (math.isfinite(row["ratio"]) and row["ratio"] >= 0)
         assert row["target"] is None or row["target"].split()[0] in (">=", "<=")
         assert all(row[key] is None or row[key] > 0 for key in ("ours_seconds", "theirs_seconds"))
         assert row["name"]

@@ -1,10 +1,15 @@
 """The pages put machines and instruction sets side by side, and never mix them."""
 
+import json
+import subprocess
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import readme
+from benchmarks.machine import instructions, machine_name
 from benchmarks.rows import FASTEST, Row, not_asked
 from benchmarks.settings import AVX2, BEST, SETTINGS, environment, limits
 
@@ -83,3 +88,61 @@ def test_oneDNNs_own_safeguard_for_bfloat16_is_no_limit():
 def test_a_process_limited_in_part_measures_nothing():
     with pytest.raises(SystemExit, match="ATEN_CPU_CAPABILITY=avx2 CFOL_MAX_CPU_ISA=AVX2"):
         limits({"ONEDNN_MAX_CPU_ISA": "AVX2"})
+
+
+def test_a_headline_that_one_setting_was_not_asked_yet_is_empty_there():
+    text = readme.headlines([made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", [])])
+    assert "| 2.00x | 2 s | 1 s |  |  |  |" in text
+
+
+@pytest.fixture
+def pages(monkeypatch, tmp_path):
+    """Empty pages and an empty folder of results."""
+    results, here, project = tmp_path / "results", tmp_path / "here.md", tmp_path / "project.md"
+    results.mkdir()
+    for path, names in ((here, ("table", "profile", "pictures")), (project, ("speed",))):
+        path.write_text("\n".join("\n".join(readme.marks(name)) for name in names))
+    monkeypatch.setattr(readme, "RESULTS", results)
+    monkeypatch.setattr(readme, "stored", partial(readme.stored, results))
+    monkeypatch.setattr(readme, "HERE", here)
+    monkeypatch.setattr(readme, "PROJECT", project)
+    monkeypatch.setattr(command, "RESULTS", results)
+    monkeypatch.setattr(command, "profile", lambda: "where the time goes")
+    return tmp_path
+
+
+def test_a_whole_run_writes_its_file_and_pages_that_agree_with_it(pages, monkeypatch):
+    monkeypatch.setattr(command, "ask", lambda question, tiny: headline_rows(2.0, question))
+    assert command.under_this_setting([], tiny=False) == 0
+    (file,) = (pages / "results").glob("*.json")
+    document = json.loads(file.read_text())
+    assert file.stem == document["machine"]["name"] == machine_name()
+    assert document["machine"]["instructions"] == instructions()
+    assert file.with_suffix(".md").read_text() == readme.page(document)
+    assert "where the time goes" in (pages / "here.md").read_text()
+    assert readme.headlines([document]) in (pages / "project.md").read_text()
+
+
+def test_a_question_that_fails_does_not_stop_the_others(pages, monkeypatch, capsys):
+    def ask(question, tiny):
+        if question == "pgd":
+            raise subprocess.CalledProcessError(3, "pgd")
+        return headline_rows(2.0, question)
+
+    monkeypatch.setattr(command, "ask", ask)
+    assert command.under_this_setting(["pgd", "epoch"], tiny=False) == 1
+    assert "pgd (status 3)" in capsys.readouterr().err
+    (file,) = (pages / "results").glob("*.json")
+    assert len(json.loads(file.read_text())["questions"]) == len(readme.HEADLINES)
+
+
+def test_each_setting_is_asked_in_a_process_with_its_environment(monkeypatch):
+    given = []
+
+    def run(command, env, **rest):
+        given.append(env)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    assert command.under_settings([BEST, AVX2], ["pgd"], tiny=True) == 0
+    assert [limits(env) for env in given] == [{}, SETTINGS[AVX2]]
