@@ -21,7 +21,7 @@ table.tex, table.json, the figures and report.html, with the paper's numbers, th
 --scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the embedded images, or on a folder
 of images given with --data.
 
-frontier is no table of the paper: every method, the paper's and later ones, on one network and budget, each with the best of three
+frontier is no table of the paper: every method, the paper's and later ones, on one network and schedule, each with the best of three
 settings, over five seeds. At the mini scale it takes the embedded images, at the small scale any copy of CIFAR-10; at the paper's
 scale it prints the commands.
 
