@@ -32,7 +32,13 @@ def why_not() -> str | None:
 def measure(tiny: bool) -> list[Row]:
     why = why_not()
     if why is not None and (not tiny or bfloat16_trouble(torch.device("cpu"))):
-        asked = [*((name, "the fastest peer under autocast") for name in ATTACKS), (STEP, USUAL)]
+        attacks = [
+            (name, problem, "the fastest peer under autocast") for name, (problem, _) in ATTACKS.items()
+        ]
+        asked = [
+            (f"{name}, batch {problem.batch}", against)
+            for name, problem, against in (*attacks, (STEP, RESNET, USUAL))
+        ]
         return [not_asked(name, against, f"{AT_LEAST} {TARGET:g}", why) for name, against in asked]
     rows = []
     for name, (problem, repetitions) in ATTACKS.items():

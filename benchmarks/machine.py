@@ -49,10 +49,11 @@ def instructions() -> str:
 
 
 def machine_name() -> str:
-    """The results file's name: CPU, cores, instruction set and, where there is one, the GPU."""
-    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores", instructions().replace("-", "")]
+    """The results file's name: CPU, cores, where there is one the GPU, and the instruction set."""
+    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
+    parts.append(instructions().replace("-", ""))
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
 
 

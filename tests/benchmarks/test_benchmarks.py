@@ -10,9 +10,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from benchmarks import readme, step_profile, stream_memory
+from benchmarks import quick, readme, step_profile, stream_memory
 from benchmarks.__main__ import QUESTIONS, document, kept, updated
-from benchmarks.machine import RESULTS
+from benchmarks.machine import RESULTS, instructions
 from benchmarks.rows import Row, at_most, faster, markdown
 from benchmarks.steps import Problem
 from benchmarks.timing import Timing, interleaved
@@ -60,6 +60,13 @@ def test_a_folder_of_photographs_is_converted_and_trained_on_in_bounded_memory()
     (row,) = stream_memory.measure(True)
     check_form(json.dumps(document([row]), allow_nan=False))
     assert row.reached
+
+
+def test_the_quick_questions_are_five(capsys):
+    rows = quick.measure(True)
+    assert len(rows) == 5
+    check_form(json.dumps(document(rows), allow_nan=False))
+    assert instructions() in capsys.readouterr().out
 
 
 def test_the_profile_sorts_the_whole_step_into_groups():
