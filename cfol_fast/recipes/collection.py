@@ -22,6 +22,7 @@ from cfol_fast.recipes.recipe import list_recipes
 from cfol_fast.recipes.table import NAME
 from cfol_fast.runs.identity import essential_settings
 from cfol_fast.runs.json_files import made_from, read_object
+from cfol_fast.runs.records import read_finished
 
 Table = dict[str, Any]
 
@@ -127,7 +128,7 @@ def _compact(table: Table, also: Sequence[Table], reproduction: Path) -> Table:
 
 def _run(folder: Path) -> dict[str, Any]:
     """A run's settings and, for each of its checkpoints and evaluations, the images of each class and how many were right."""
-    result = read_object(folder / "result.json")
+    result = read_finished(folder)
     record: dict[str, Any] = {
         "method": result["method"],
         "seed": result["seed"],

@@ -19,7 +19,8 @@ from cfol_fast.errors import InputError
 from cfol_fast.runs import predictions
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.json_files import read_object
-from cfol_fast.runs.run_folder import OFFSETS, RESULT
+from cfol_fast.runs.records import read_finished
+from cfol_fast.runs.run_folder import OFFSETS
 
 FILE = "predictions.json.gz"
 FORMAT = 1
@@ -57,7 +58,7 @@ def add(place: Path, runs: Path, names: Sequence[str]) -> None:
 def _lists_of(folder: Path) -> Iterator[dict[str, Any]]:
     """Every list of a run, its labels as the packed text."""
     if (folder / predictions.FILE).exists():
-        predictions.read(folder, read_object(folder / RESULT))
+        predictions.read(folder, read_finished(folder))
         tree = read_object(folder / predictions.FILE, predictions.SHAPE)
         for name, kept in tree["checkpoints"].items():
             yield {"of": name, "images": tree["images"], "labels": tree["labels"], **kept}

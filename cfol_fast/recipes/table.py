@@ -17,7 +17,7 @@ from cfol_fast.recipes.recipe import Claim, Count, Recipe
 from cfol_fast.runs.accuracy import METRICS, mean_deviation
 from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.json_files import read_object
-from cfol_fast.runs.records import join_versions
+from cfol_fast.runs.records import join_versions, read_finished
 
 FORMAT = 1
 NAME = "table.json"
@@ -67,13 +67,18 @@ def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
 
 
 def read_result(job: Job, out: Path) -> dict[str, Any]:
-    return _read(job.folder(out) / "result.json")
+    _check_there(job.folder(out) / "result.json")
+    return read_finished(job.folder(out))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    _check_there(path)
+    return read_object(path)
+
+
+def _check_there(path: Path) -> None:
     if not path.exists():
         raise InputError(f"{path} is not there yet: the reproduction is unfinished")
-    return read_object(path)
 
 
 def measurements(recipe: Recipe, cell: Cell, out: Path) -> list[dict[str, Any]]:

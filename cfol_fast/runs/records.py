@@ -53,6 +53,10 @@ EVALUATION_SHAPE = {
 }
 
 
+# Thirty thousand years: the times of many runs can still be added up.
+MOST_SECONDS = 1e12
+
+
 @dataclass(frozen=True)
 class RadiusCurve:
     """Robust accuracies over the radius of an attack (`cfol-fast eval --eps 0,4/255,8/255`): (radius, accuracy), radii rising."""
@@ -127,6 +131,15 @@ def join_versions(versions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         for name, version in of_one_run.items():
             found.setdefault(name, set()).add(str(version))
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
+
+
+def read_finished(folder: Path) -> dict[str, Any]:
+    """The result of a finished run, checked: what a file holds may be made up."""
+    path = folder / RESULT
+    result = read_object(path, RESULT_SHAPE)
+    if not 0 <= (result.get("seconds") or 0.0) <= MOST_SECONDS:
+        raise InputError(f"{path}: a run takes from 0 to {MOST_SECONDS:g} seconds, got {result['seconds']}")
+    return result
 
 
 def is_run(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.records import find_runs, join_versions, load_run
+from cfol_fast.runs.records import find_runs, join_versions, load_run, read_finished
 from tests.reporting.synthetic_runs import FASHION, change, make_run
 
 
@@ -202,3 +202,10 @@ def test_a_run_folder_is_not_changed_by_reading_it(tmp_path):
 def test_every_version_of_several_runs_is_listed_once():
     runs = [{"torch": "2.13", "python": "3.11"}, {"torch": "2.14"}, {"torch": "2.13"}]
     assert join_versions(runs) == {"python": "3.11", "torch": "2.13, 2.14"}
+
+
+@pytest.mark.parametrize("seconds", ["inf", 1e300, -1, [1]])
+def test_a_time_that_no_run_takes_is_refused_by_the_file_s_name(tmp_path, seconds):
+    (tmp_path / "result.json").write_text(json.dumps({"method": "cfol", "seconds": seconds}))
+    with pytest.raises(InputError, match=r"result\.json"):
+        read_finished(tmp_path)

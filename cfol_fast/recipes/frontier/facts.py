@@ -21,8 +21,8 @@ from cfol_fast.runs.intervals import t_interval
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.price import price
-from cfol_fast.runs.records import join_versions
-from cfol_fast.runs.run_folder import OFFSETS, RESULT
+from cfol_fast.runs.records import join_versions, read_finished
+from cfol_fast.runs.run_folder import OFFSETS
 
 FORMAT = 1
 KINDS = ("clean", "robust")
@@ -40,7 +40,7 @@ DECLARED_METRIC = "worst"
 
 def of_run(folder: Path) -> dict[str, dict[str, Accuracy]]:
     """{checkpoint: {"clean": ..., "robust": ...}} of a finished run; "offsets" is the tested checkpoint with class offsets."""
-    result = read_object(folder / RESULT)
+    result = read_finished(folder)
     found = dict(result["checkpoints"])
     if (folder / OFFSETS).exists():
         found["offsets"] = read_object(folder / OFFSETS)["test"]
@@ -52,7 +52,7 @@ def of_run(folder: Path) -> dict[str, dict[str, Accuracy]]:
 
 def holdout(folder: Path) -> Accuracy:
     """Under attack, on the hold-out, of the checkpoint with the best average there: what settings and the rival are chosen by."""
-    epoch = read_object(folder / RESULT)["checkpoints"][RULE]["epoch"]
+    epoch = read_finished(folder)["checkpoints"][RULE]["epoch"]
     for row in read_rows(folder):
         if row["kind"] == "validation" and row["epoch"] == epoch:
             return Accuracy.from_json(row["robust"], f"{folder}: hold-out of epoch {epoch}")
@@ -206,7 +206,7 @@ def build(
         for name, of_row in tested.items()
     }
     titles = {row["name"]: row["title"] for row in rows}
-    results = [read_object(job.folder(out) / RESULT) for of_row in jobs.values() for job in of_row]
+    results = [read_finished(job.folder(out)) for of_row in jobs.values() for job in of_row]
     first = results[0]
     return {
         "format": FORMAT,
