@@ -42,7 +42,7 @@ def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Tr
 
 def assert_close(moved: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name, change in expected.items():
-        assert float((moved[name] - change).norm()) < 1e-3 * float(change.norm()), name
+        assert float((moved[name] - change).norm()) < 1e-2 * float(change.norm()), name
 
 
 @pytest.mark.parametrize("method", SHARDED)
