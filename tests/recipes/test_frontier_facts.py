@@ -14,6 +14,9 @@ from cfol_fast.runs.price import price
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_results import RESULTS
 
+# Whole plans and tables: `make check` leaves them out.
+pytestmark = pytest.mark.slow
+
 WORST = {
     "erm": [8, 12, 5, 10, 9],
     "cfol": [40, 38, 44, 36, 41],

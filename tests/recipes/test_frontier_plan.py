@@ -15,6 +15,9 @@ from cfol_fast.sampling import step_size
 from tests.recipes import tiny_frontier
 from tests.recipes.test_results import RESULTS
 
+# Whole plans and tables: `make check` leaves them out.
+pytestmark = pytest.mark.slow
+
 
 def test_class_levels_follow_erms_accuracies():
     levels = plan.resolve({"alpha_by_erm": [0.2, 0.8]}, {"a": 0.0, "b": 0.5, "c": 1.0})
