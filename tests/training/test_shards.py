@@ -27,8 +27,12 @@ SHARDED = tiny.each(METHODS, quick=("cfol", "lcvar"))
 
 
 def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Trainer, dict[str, Tensor]]:
-    """A trainer after its steps, and how far each of its weights went. Classes differ in every factor that the method has."""
-    trainer = tiny.new_trainer(out, method, model__name=PLAIN, **settings)
+    """A trainer after its steps, and how far each of its weights went. Classes differ in every factor that the method has.
+
+    The radius is small: with a large one, a sign that rounding turns moves a pixel, and the weights, by more than shards may.
+    """
+    small = {"attack__eps": 0.004} if METHODS[method].attack else {}
+    trainer = tiny.new_trainer(out, method, model__name=PLAIN, **small, **settings)
     uneven = torch.linspace(0.5, 1.5, 10)
     for name in trainer.policy.factors:
         getattr(trainer.policy.view, name).copy_(uneven)
@@ -42,7 +46,7 @@ def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Tr
 
 def assert_close(moved: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name, change in expected.items():
-        assert float((moved[name] - change).norm()) < 1e-2 * float(change.norm()), name
+        assert float((moved[name] - change).norm()) < 1e-3 * float(change.norm()), name
 
 
 @pytest.mark.parametrize("method", SHARDED)
