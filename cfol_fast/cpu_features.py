@@ -18,13 +18,24 @@ _ARCH_REQ_XCOMP_PERM, _SYS_ARCH_PRCTL, _TILE_DATA = 0x1023, 158, 18
 
 
 def cpu_flags() -> set[str]:
+    return set(_cpu_facts().get("flags", "").split())
+
+
+def processor() -> str:
+    """Which processor this is. Virtual machines give many of them the same name, so its numbers stand with it."""
+    facts = _cpu_facts()
+    named = [facts[key] for key in ("model name", "cpu family", "model", "stepping") if key in facts]
+    return ", ".join(named) or platform.processor() or platform.machine()
+
+
+def _cpu_facts() -> dict[str, str]:
+    """What Linux says of the first core."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
-        pass
-    return set()
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def amx_is_usable() -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.tracing import plan_for
 from cfol_fast.errors import InputError
 from cfol_fast.machine import bfloat16_trouble
@@ -82,3 +83,4 @@ def frozen(
             return
         with plan.frozen(model, lower) as layers:
             yield partial(plan.forward, model, layers)
+        choices().keep()
