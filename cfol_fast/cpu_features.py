@@ -6,9 +6,7 @@ bfloat16 convolution then dies with SIGILL. oneDNN does without AMX when an envi
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -25,7 +23,11 @@ def processor() -> str:
     """Which processor this is. Virtual machines give many of them the same name, so its numbers stand with it."""
     facts = _cpu_facts()
     named = [facts[key] for key in ("model name", "cpu family", "model", "stepping") if key in facts]
-    return ", ".join(named) or platform.processor() or platform.machine()
+    if not named:
+        import platform
+
+        return platform.processor() or platform.machine()
+    return ", ".join(named)
 
 
 def _cpu_facts() -> dict[str, str]:
@@ -40,8 +42,10 @@ def _cpu_facts() -> dict[str, str]:
 
 def amx_is_usable() -> bool:
     """Whether the kernel grants this process the tile registers (it must be asked on Linux)."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
         return False
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0
 
