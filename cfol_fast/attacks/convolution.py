@@ -210,26 +210,24 @@ class _FusedConvolution(torch.autograd.Function):
             choices().settle(f"forward, {described}, from {arrived} to {layout}", way)
         y = _forward(way, x, layer, layout)
         ctx.layer, ctx.arrived, ctx.layout = layer, arrived, layout
-        ctx.described, ctx.shape = (described, images), x.shape
-        ctx.save_for_backward(*([y] if layer.relu else []))
+        ctx.described = described, images
+        ctx.save_for_backward(x, *([y] if layer.relu else []))
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         layer: FrozenConvolution = ctx.layer
         described, images = ctx.described
-        (y,) = ctx.saved_tensors or (None,)
+        x, *rest = ctx.saved_tensors
         own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
         usual = own or [ctx.layout]
         way = choices().choose(
             f"backward, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
             (*usual, *(name for name in FORMATS if name not in usual)),
             # Where the gradient is masked in place, it does not matter how often.
-            lambda name: _backward(
-                name, grad[:images], None if y is None else y[:images], layer, ctx.shape[1:], ctx.arrived
-            ),
+            lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
         )
-        return _backward(way, grad, y, layer, ctx.shape[1:], ctx.arrived), None
+        return _backward(way, layer, grad, x, *rest), None
 
 
 def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str) -> Tensor:
@@ -251,27 +249,27 @@ def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str) -> Tens
     return y.contiguous(memory_format=FORMATS[layout])
 
 
-def _backward(
-    way: str, grad: Tensor, y: Tensor | None, layer: FrozenConvolution, size: torch.Size, layout: str
-) -> Tensor:
-    """The gradient of inputs of `size` (C, H, W), by our own op or by oneDNN in one of the layouts, returned in `layout`.
+def _backward(way: str, layer: FrozenConvolution, grad: Tensor, x: Tensor, y: Tensor | None = None) -> Tensor:
+    """The gradient of x, by our own op or by oneDNN in one of the layouts, returned in the layout of x.
 
     y: the output of the ReLU, where the layer has it.
     """
+    arrived = FORMATS[_layout(x)]
     if way == OWN:
         found = ops.input_gradient(grad, layer.weight_in(torch.contiguous_format), layer.padding, y)
-        return found.contiguous(memory_format=FORMATS[layout])
+        return found.contiguous(memory_format=arrived)
     if y is not None:
         mask = torch.ops.aten.threshold_backward
         # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of that.
-        arrived, grad = grad, grad.contiguous(memory_format=FORMATS[_layout(y)])
-        if layer.own_gradient or grad is not arrived:
+        given, grad = grad, grad.contiguous(memory_format=FORMATS[_layout(y)])
+        if layer.own_gradient or grad is not given:
             grad = mask.grad_input(grad, y, 0, grad_input=grad)
         else:
             grad = mask(grad, y, 0)
     memory_format = FORMATS[way]
-    # The input itself is not needed for its gradient, only its shape and layout.
-    x = torch.empty((len(grad), *size), dtype=grad.dtype, memory_format=memory_format)
+    if memory_format is not arrived:
+        # What stands in x is not needed for its gradient, only its shape and layout.
+        x = torch.empty_like(x, memory_format=memory_format)
     found = torch.ops.aten.convolution_backward(
         grad.contiguous(memory_format=memory_format),
         x,
@@ -285,7 +283,7 @@ def _backward(
         layer.groups,
         [True, False, False],
     )[0]
-    return found.contiguous(memory_format=FORMATS[layout])
+    return found.contiguous(memory_format=arrived)
 
 
 def _layout(x: Tensor) -> str:
