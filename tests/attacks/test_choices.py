@@ -59,9 +59,28 @@ def test_a_hopeless_way_is_timed_once() -> None:
 
 
 def test_a_race_of_slow_layers_has_one_round() -> None:
-    clock = Clock(usual=1.0, quick=0.9, slow=1.1)
-    assert raced(clock) == "quick"
+    clock = Clock(usual=1.0, quick=1.1, slow=1.2)
+    assert raced(clock) == "usual"
     assert len(clock.ran) == 2 * len(WAYS)
+
+
+def test_what_replaces_the_usual_way_of_a_slow_layer_leads_for_some_rounds() -> None:
+    clock = Clock(usual=1.0, quick=0.9, slow=2.0)
+    assert raced(clock) == "quick"
+    assert clock.ran.count("quick") == clock.ran.count("usual") == 1 + choices.ROUNDS_TO_WIN
+    assert clock.ran.count("slow") == 2
+
+
+def test_a_disturbance_does_not_throw_the_usual_way_out() -> None:
+    clock = Clock(usual=1e-3, quick=1.2e-3, slow=3e-3)
+
+    def run(name: str) -> None:
+        clock.run(name)
+        # Its first timed run.
+        if name == "usual" and clock.ran.count(name) == 2:
+            clock.now += 9e-3
+
+    assert fastest(WAYS, run, clock) == "usual"
 
 
 def test_a_disturbance_is_forgotten_because_the_shortest_time_counts() -> None:
