@@ -6,9 +6,7 @@ bfloat16 convolution then dies with SIGILL. oneDNN does without AMX when an envi
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -18,19 +16,36 @@ _ARCH_REQ_XCOMP_PERM, _SYS_ARCH_PRCTL, _TILE_DATA = 0x1023, 158, 18
 
 
 def cpu_flags() -> set[str]:
+    return set(_cpu_facts().get("flags", "").split())
+
+
+def processor() -> str:
+    """Which processor this is. Virtual machines give many of them the same name, so its numbers stand with it."""
+    facts = _cpu_facts()
+    named = [facts[key] for key in ("model name", "cpu family", "model", "stepping") if key in facts]
+    if not named:
+        import platform
+
+        return platform.processor() or platform.machine()
+    return ", ".join(named)
+
+
+def _cpu_facts() -> dict[str, str]:
+    """What Linux says of the first core."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
-        pass
-    return set()
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def amx_is_usable() -> bool:
     """Whether the kernel grants this process the tile registers (it must be asked on Linux)."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
         return False
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0
 

@@ -6,8 +6,6 @@ A package names a module in the entry point group `cfol_fast.plugins`; importing
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 from cfol_fast.errors import InputError, one_line
 
 GROUP = "cfol_fast.plugins"
@@ -15,6 +13,9 @@ GROUP = "cfol_fast.plugins"
 
 def load_plugins() -> list[str]:
     """Imports what is installed in the group, and returns the names."""
+    # Most of the time of `cfol-fast --help`, which needs none of it.
+    from importlib.metadata import entry_points
+
     names = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:

@@ -7,11 +7,9 @@ broadcasts of `cfol_fast.ranks.Ranks`. All ranks must ask for those equally ofte
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -159,6 +157,9 @@ def _name_of_this_start(store: Any, rank: int, size: int, patience: float) -> st
     Each process leaves a number of its own. The first names the start by all that it finds; a number that an earlier start left is
     replaced sooner or later, and the name with it. Once every process has found its own number in the name, the name holds.
     """
+    import hashlib
+    import uuid
+
     mine, end = uuid.uuid4().hex, time.monotonic() + patience
     store.set(f"cfol-fast/hello/{rank}", mine)
     while time.monotonic() < end:

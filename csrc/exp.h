@@ -46,12 +46,16 @@ CFOL_HD double exp_portable(double x) {
   return from_bits(bits_of(sum) + (bits_of(shifted) << 52));
 }
 
-// The integer part of 0 <= v < 2^52. A sum with 2^52 has the nearest integer in its low bits; where that is above v, 1
-// is subtracted. floor and a conversion are not used: not every instruction set has them for vectors.
+// The integer part of 0 <= v <= 2^52. A sum with 2^52 has bits that are as far from those of 2^52 as the nearest integer is
+// from 0; where that is above v, 1 is subtracted. floor and a conversion are not used: not every instruction set has them
+// for vectors.
 CFOL_HD int64_t integer_part(double v) {
   const double rounded = v + 0x1p52;
-  const uint64_t nearest = bits_of(rounded) & 0xfffffffffffffull;
+  const uint64_t nearest = bits_of(rounded) - bits_of(0x1p52);
   return static_cast<int64_t>(nearest - (rounded - 0x1p52 > v ? 1 : 0));
 }
+
+// An integer from 0 to 2^52, as a double, which it fits; for vectors too.
+CFOL_HD double exact_double(int64_t n) { return from_bits(static_cast<uint64_t>(n) + bits_of(0x1p52)) - 0x1p52; }
 
 }  // namespace cfol

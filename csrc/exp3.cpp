@@ -20,14 +20,18 @@ int64_t class_count(const Tensor& w, const Tensor& other, const char* other_name
   return k;
 }
 
-// Refuses bad weights and a bad mixing distribution on the CPU; on a GPU the kernels replace bad values by safe ones.
-void check_weights(const double* w, const double* base, int64_t k) {
+CFOL_SIMD(bool, weights_are_good, (const double* w, const double* base, int64_t k)) {
   int64_t bad = 0, some = 0;
   for (int64_t i = 0; i < k; ++i) {
     bad |= int64_t{!(w[i] <= DBL_MAX)} | int64_t{!(base[i] >= 0.0)} | int64_t{!(base[i] <= 1.0)};
     some |= int64_t{w[i] >= -DBL_MAX};  // -inf is a class that the softmax never draws
   }
-  if (bad == 0 && some != 0) return;
+  return bad == 0 && some != 0;
+}
+
+// Refuses bad weights and a bad mixing distribution on the CPU; on a GPU the kernels replace bad values by safe ones.
+void check_weights(const double* w, const double* base, int64_t k) {
+  if (weights_are_good(w, base, k)) return;
   for (int64_t i = 0; i < k; ++i) {
     if (!(w[i] <= DBL_MAX)) value_error("w must be finite, got ", w[i], " for class ", i);
     if (!(base[i] >= 0.0 && base[i] <= 1.0)) value_error("base must be in [0, 1], got ", base[i], " for class ", i);
@@ -60,10 +64,14 @@ std::tuple<Tensor, Tensor, Tensor> exp3_distribution(const Tensor& w, const Tens
   return {p, q, cdf};
 }
 
+CFOL_SIMD(bool, offsets_grow, (const int64_t* offsets, int64_t k)) {
+  int64_t bad = 0;
+  for (int64_t i = 0; i < k; ++i) bad |= int64_t{offsets[i] >= offsets[i + 1]};
+  return bad == 0;
+}
+
 void check_offsets(const int64_t* offsets, int64_t k, int64_t examples) {
-  bool bad = offsets[0] != 0 || offsets[k] > examples;
-  for (int64_t i = 0; i < k; ++i) bad |= offsets[i] >= offsets[i + 1];
-  if (!bad) return;
+  if (offsets[0] == 0 && offsets[k] <= examples && offsets_grow(offsets, k)) return;
   for (int64_t i = 0; i < k; ++i)
     if (offsets[i] >= offsets[i + 1]) value_error("offsets must grow: class ", i, " has no examples");
   value_error("offsets must go from 0 to at most ", examples, " (the length of members), got ", offsets[0], " to ",

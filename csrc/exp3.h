@@ -26,7 +26,7 @@ CFOL_HD int64_t softmax_units(double w, double largest) {
 CFOL_HD double mixed(double base, double q, double gamma) { return gamma * base + (1.0 - gamma) * q; }
 
 // The clamp is for bad input; the p of a distribution is always in range.
-CFOL_HD int64_t cdf_units(double p) { return static_cast<int64_t>((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale); }
+CFOL_HD int64_t cdf_units(double p) { return integer_part((p > 0.0 ? (p < 1.0 ? p : 1.0) : 0.0) * kCdfScale); }
 
 // The first class whose cdf exceeds t.
 CFOL_HD int64_t find_class(const int64_t* cdf, int64_t k, int64_t t) {

@@ -29,7 +29,11 @@ struct PerExample {
   const float* each;
 };
 
-CFOL_HD float clamp_to(float v, float low, float high) { return v < low ? low : (v > high ? high : v); }
+// Two choices after each other, not one in the other: compilers make a minimum and a maximum of them.
+CFOL_HD float clamp_to(float v, float low, float high) {
+  v = v < low ? low : v;
+  return v > high ? high : v;
+}
 
 // The value for one example; on the device a bad one counts as 0 and is flagged (on the CPU it was refused before).
 CFOL_HD float value_for(PerExample p, int64_t example, bool* bad) {
@@ -42,8 +46,8 @@ CFOL_HD float value_for(PerExample p, int64_t example, bool* bad) {
 CFOL_HD float start_linf(float x, float u, float eps) { return clamp_to(x + (2.0f * u - 1.0f) * eps, 0.0f, 1.0f); }
 
 CFOL_HD float step_linf(float adv, float x, float grad, float step, float eps) {
-  const float direction = static_cast<float>(static_cast<int>(grad > 0.0f) - static_cast<int>(grad < 0.0f));
-  return clamp_to(clamp_to(adv + step * direction, x - eps, x + eps), 0.0f, 1.0f);
+  const float move = grad > 0.0f ? step : (grad < 0.0f ? -step : 0.0f);
+  return clamp_to(clamp_to(adv + move, x - eps, x + eps), 0.0f, 1.0f);
 }
 
 // Two standard normal numbers (Box-Muller); the uniform number is kept away from 0, where the logarithm is infinite.

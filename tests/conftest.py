@@ -10,6 +10,8 @@ import sys
 
 # Before torch is loaded: pytest runs one worker per core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A race has another winner from one run to the next, and its choice another rounding; nor is the user's cache folder ours.
+os.environ["CFOL_CHOICES"] = "fixed"
 
 import pytest
 

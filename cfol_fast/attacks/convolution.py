@@ -1,10 +1,11 @@
 """The convolution of a frozen network: constant weights, BatchNorm and bias inside, ReLU attached, input gradients only.
 
-Nearly all of an attack's time is spent here. On the CPU three things make it faster than the same layers in a plain model: bias
-and ReLU are applied while the result is in registers, small feature maps use the layout in which oneDNN is faster, and the
-gradient of the first layer, whose few input channels leave oneDNN's vector registers mostly empty, is `ops.input_gradient`. On a
-GPU all convolutions are cuDNN's: the CUDA kernel of `ops.input_gradient` gives the same gradient and is tested, but nothing here
-calls it, since whether it is faster than cuDNN has not been measured on a GPU.
+Nearly all of an attack's time is spent here. On the CPU there are several ways to compute a layer: in one memory layout or the other,
+with ReLU applied while the result is in registers or after it, with weights that oneDNN has laid out beforehand, and, for the gradient
+of a first layer, whose few input channels leave oneDNN's vector registers mostly empty, `ops.input_gradient`. Which is fastest differs
+from one processor and one layer to the next, so they race (`attacks.choices`). On a GPU all convolutions are cuDNN's: the CUDA kernel
+of `ops.input_gradient` gives the same gradient and is tested, but nothing here calls it, since whether it is faster than cuDNN has not
+been measured on a GPU.
 """
 
 from __future__ import annotations
@@ -19,13 +20,30 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.attacks import cudnn
+from cfol_fast.attacks.choices import choices
 from cfol_fast.machine import cpu_bfloat16
 
-# Below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for channels_last:
-# 12.6 ms against 20 ms for 512 channels on 4x4 maps; from 8x8 on they are equal or slower.
+# Without a race: below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for
+# channels_last on the processor with AVX-512 that was measured first; from 8x8 on they are equal or slower.
 FEW_PIXELS = 16
-# Up to this many input channels our op is faster than oneDNN's backward pass: benchmarks/input_gradient.py.
+# Up to this many input channels our op may be faster than oneDNN's backward pass: benchmarks/input_gradient.py.
 FEW_CHANNELS = 4
+# Floating-point operations of a thread in one run of a race: milliseconds. More images than that takes are not raced with.
+RACE_WORK = 3e8
+
+FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
+# (layout, kernel): the convolution with bias and ReLU in one kernel, the same with weights laid out beforehand, one after the other.
+# Weights laid out beforehand make oneDNN take its kernels for channels_last.
+FORWARD = {
+    f"{layout} {kernel}": (layout, kernel)
+    for layout, kernel in (
+        ("channels_last", "fused"),
+        ("channels_last", "packed"),
+        ("channels_last", "plain"),
+        ("contiguous", "fused"),
+    )
+}
+OWN = "own"
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 
@@ -37,7 +55,9 @@ class FrozenConvolution:
     """
 
     __slots__ = (
+        "_described",
         "_formats",
+        "_packed",
         "bias",
         "dilation",
         "groups",
@@ -63,6 +83,8 @@ class FrozenConvolution:
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.relu, self.own_gradient = relu, own_gradient
         self._formats: dict[torch.memory_format, Tensor] = {}
+        self._packed: dict[torch.Size, Tensor] = {}
+        self._described: dict[torch.Size, tuple[str, int]] = {}
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
         if memory_format not in self._formats:
@@ -70,6 +92,38 @@ class FrozenConvolution:
             laid_out = torch.empty_like(self.weight, memory_format=memory_format)
             self._formats[memory_format] = laid_out.copy_(self.weight)
         return self._formats[memory_format]
+
+    def packed_weight(self, x: Tensor) -> Tensor:
+        """The weights as oneDNN's kernel for such inputs reads them."""
+        size = x.shape[1:]
+        if size not in self._packed:
+            weight = self.weight_in(torch.channels_last)
+            self._packed[size] = torch.ops.mkldnn._reorder_convolution_weight(
+                weight, self.padding, self.stride, self.dilation, self.groups, list(x.shape)
+            )
+        return self._packed[size]
+
+    def described(self, x: Tensor) -> tuple[str, int]:
+        """The layer, its input and the threads, in words, and how many of the images race.
+
+        Batches from that many images on share a choice, and smaller ones do by powers of two: an active set has nearly every size.
+        """
+        if x.shape not in self._described:
+            threads = torch.get_num_threads()
+            operations = 2 * self.weight.numel() * max(1, self.output_pixels(x))
+            enough = max(threads, math.ceil(RACE_WORK * threads / operations))
+            images = 2 ** (min(len(x), enough).bit_length() - 1)
+            sizes = zip(("kernel", "stride", "padding", "dilation"), self._geometry(), strict=True)
+            words = (
+                f"{images} x {_by(x.shape[1:])} -> {len(self.weight)}",
+                *(f"{name} {_by(size)}" for name, size in sizes),
+                f"groups {self.groups}{' relu' * self.relu}, {str(x.dtype).removeprefix('torch.')}, threads {threads}",
+            )
+            self._described[x.shape] = ", ".join(words), images
+        return self._described[x.shape]
+
+    def _geometry(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.weight.shape[2:]), self.stride, self.padding, self.dilation
 
     @property
     def has_few_channels(self) -> bool:
@@ -135,52 +189,107 @@ def _runs_fused(x: Tensor) -> bool:
 class _FusedConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: FrozenConvolution) -> Tensor:
-        few = layer.output_pixels(x) <= FEW_PIXELS
-        memory_format = torch.contiguous_format if few else torch.channels_last
-        x = x.contiguous(memory_format=memory_format)
-        weight = layer.weight_in(memory_format)
-        assert _fused_op is not None
-        y = _fused_op(
-            x,
-            weight,
-            layer.bias,
-            layer.padding,
-            layer.stride,
-            layer.dilation,
-            layer.groups,
-            "relu" if layer.relu else "none",
-            [],
-            "",
+        described, images = layer.described(x)
+        shape = layer.output_shape(x)
+        dtype, threads = str(x.dtype).removeprefix("torch."), torch.get_num_threads()
+        # Maps of one shape have one layout, whichever layers they come from: a sum of two layouts takes 20 times as long.
+        maps = f"layout of {_by(shape[1:])}, {dtype}, threads {threads}"
+        arrived, layout = _layout(x), choices().known(maps)
+        # What stands in a file may be anything.
+        layout = layout if layout in FORMATS else None
+        usual = "contiguous fused" if layer.output_pixels(x) <= FEW_PIXELS else "channels_last fused"
+        way = choices().choose(
+            f"forward, {described}, from {arrived} to {layout or 'any'}",
+            (usual, *(name for name in FORWARD if name != usual)),
+            lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0]),
         )
-        ctx.layer, ctx.memory_format = layer, memory_format
-        ctx.save_for_backward(x, weight, *([y] if layer.relu else []))
+        if layout is None:
+            layout = FORWARD[way][0]
+            choices().settle(maps, layout)
+            # From now on it is asked for by this name, and must not change.
+            choices().settle(f"forward, {described}, from {arrived} to {layout}", way)
+        y = _forward(way, x, layer, layout)
+        ctx.layer, ctx.arrived, ctx.layout = layer, arrived, layout
+        ctx.described = described, images
+        ctx.save_for_backward(x, *([y] if layer.relu else []))
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         layer: FrozenConvolution = ctx.layer
-        x, weight, *rest = ctx.saved_tensors
-        if layer.has_few_channels and grad.dtype == torch.float32:
-            plain = layer.weight_in(torch.contiguous_format)
-            return ops.input_gradient(grad, plain, layer.padding, *rest), None
-        if layer.relu:
-            mask = torch.ops.aten.threshold_backward
-            # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of that.
-            arrived, grad = grad, grad.contiguous(memory_format=ctx.memory_format)
-            if layer.own_gradient or grad is not arrived:
-                grad = mask.grad_input(grad, rest[0], 0, grad_input=grad)
-            else:
-                grad = mask(grad, rest[0], 0)
-        return torch.ops.aten.convolution_backward(
-            grad,
-            x,
-            weight,
-            None,
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            False,
-            [0, 0],
-            layer.groups,
-            [True, False, False],
-        )[0], None
+        described, images = ctx.described
+        x, *rest = ctx.saved_tensors
+        own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
+        usual = own or [ctx.layout]
+        way = choices().choose(
+            f"backward, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
+            (*usual, *(name for name in FORMATS if name not in usual)),
+            # Where the gradient is masked in place, it does not matter how often.
+            lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
+        )
+        return _backward(way, layer, grad, x, *rest), None
+
+
+def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str) -> Tensor:
+    """The layer in one of the ways of FORWARD, returned in `layout`."""
+    inside, kernel = FORWARD[way]
+    memory_format = FORMATS[inside]
+    x = x.contiguous(memory_format=memory_format)
+    weight = layer.packed_weight(x) if kernel == "packed" else layer.weight_in(memory_format)
+    geometry = layer.stride, layer.padding, layer.dilation
+    if kernel == "plain":
+        y = F.conv2d(x, weight, layer.bias, *geometry, layer.groups)
+        y = F.relu_(y) if layer.relu else y
+    else:
+        assert _fused_op is not None
+        after = "relu" if layer.relu else "none"
+        y = _fused_op(
+            x, weight, layer.bias, layer.padding, layer.stride, layer.dilation, layer.groups, after, [], ""
+        )
+    return y.contiguous(memory_format=FORMATS[layout])
+
+
+def _backward(way: str, layer: FrozenConvolution, grad: Tensor, x: Tensor, y: Tensor | None = None) -> Tensor:
+    """The gradient of x, by our own op or by oneDNN in one of the layouts, returned in the layout of x.
+
+    y: the output of the ReLU, where the layer has it.
+    """
+    arrived = FORMATS[_layout(x)]
+    if way == OWN:
+        found = ops.input_gradient(grad, layer.weight_in(torch.contiguous_format), layer.padding, y)
+        return found.contiguous(memory_format=arrived)
+    if y is not None:
+        mask = torch.ops.aten.threshold_backward
+        # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of that.
+        given, grad = grad, grad.contiguous(memory_format=FORMATS[_layout(y)])
+        if layer.own_gradient or grad is not given:
+            grad = mask.grad_input(grad, y, 0, grad_input=grad)
+        else:
+            grad = mask(grad, y, 0)
+    memory_format = FORMATS[way]
+    if memory_format is not arrived:
+        # What stands in x is not needed for its gradient, only its shape and layout.
+        x = torch.empty_like(x, memory_format=memory_format)
+    found = torch.ops.aten.convolution_backward(
+        grad.contiguous(memory_format=memory_format),
+        x,
+        layer.weight_in(memory_format),
+        None,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        False,
+        [0, 0],
+        layer.groups,
+        [True, False, False],
+    )[0]
+    return found.contiguous(memory_format=arrived)
+
+
+def _layout(x: Tensor) -> str:
+    """Of maps with one channel or one pixel, which are in both, channels_last."""
+    return "channels_last" if x.is_contiguous(memory_format=torch.channels_last) else "contiguous"
+
+
+def _by(sizes: tuple[int, ...] | torch.Size) -> str:
+    return "x".join(map(str, sizes))

@@ -11,6 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from cfol_fast.attacks import heap
+from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.tracing import plan_for
 from cfol_fast.errors import InputError
 from cfol_fast.machine import bfloat16_trouble
@@ -75,10 +77,11 @@ def frozen(
     precision: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if has_autocast and (lower is not None or torch.is_autocast_enabled(device.type)):
         precision = torch.autocast(device.type, lower, enabled=lower is not None)
-    with evaluation_mode(model), precision:
+    with evaluation_mode(model), precision, heap.kept(device):
         plan = plan_for(model) if fast else None
         if plan is None:
             yield model
             return
         with plan.frozen(model, lower) as layers:
             yield partial(plan.forward, model, layers)
+        choices().keep()

@@ -161,6 +161,17 @@ class PGD(Attack):
         cotangent = LOSSES[self.loss].gradient(found, target).to(logits.dtype)
         return found, torch.autograd.grad(logits, leaf, cotangent)[0]
 
+    def rehearse(self, x: Tensor) -> None:
+        """Both passes of a step with images like x; what comes out, and what the attack would draw, does not matter."""
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            frozen(self.model, x.device, self.fast, self.dtype) as net,
+        ):
+            clean = self.prepare(x)
+            labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            self.gradient(net, clean, self.target(net, clean, labels))
+
     def _climb(self, net: Network, x: Tensor, target: Tensor, eps: Radius, step: Radius) -> Tensor:
         adv = self.start(x, eps)
         for _ in range(self.steps):

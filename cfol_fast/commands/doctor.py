@@ -90,6 +90,7 @@ def examine() -> dict[str, Any]:
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "bfloat16_trouble": bfloat16_trouble(torch.device("cpu")),
             "bfloat16_kernels": bfloat16_kernels(torch.device("cpu")),
+            "convolutions": _choices() if native["works"] else None,
         },
         "extras": {name: _extra(name) for name in EXTRAS},
         "free_disk_bytes": shutil.disk_usage(os.getcwd()).free,
@@ -118,6 +119,22 @@ def _native() -> dict[str, Any]:
         "remedy": "CUDA kernels need an nvcc when building: pip install nvidia-cuda-nvcc, then "
         "pip install --no-build-isolation --force-reinstall .",
     }
+
+
+def _choices() -> dict[str, Any]:
+    from cfol_fast.attacks.choices import choices
+
+    return choices().summary()
+
+
+def _convolutions(chosen: dict[str, Any]) -> str:
+    """How the attack's convolutions are computed here."""
+    ways = ", ".join(f"{count} x {way}" for way, count in chosen["ways"].items())
+    if chosen["setting"] == "fixed":
+        return "the attack's convolutions: the fixed ways, without a race"
+    if chosen["setting"] == "race":
+        return f"the attack's convolutions: chosen by a race, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
+    return f"the attack's convolutions: pinned by {chosen['file']}, {ways or 'none'}"
 
 
 def _image() -> Any:
@@ -172,6 +189,8 @@ def describe(findings: dict[str, Any]) -> str:
     )
     trouble = cpu["bfloat16_trouble"]
     lines.append(line(trouble is None, cpu["bfloat16_kernels"] if trouble is None else trouble))
+    if cpu["convolutions"] is not None:
+        lines.append(line(True, _convolutions(cpu["convolutions"])))
     lines.append(line(True, f"{findings['free_disk_bytes'] / 2**30:.0f} GiB free in {os.getcwd()}"))
     lines += ["", "optional parts"]
     for name, extra in findings["extras"].items():

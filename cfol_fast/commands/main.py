@@ -1,7 +1,7 @@
 """The command `cfol-fast`: collects the subcommands, and turns what goes wrong into a message and an exit status.
 
 0: done. 2: bad input, one line on stderr. 1: a failure, one line; or a bug of ours, with its traceback. 128 + n: stopped by
-signal n, after saving. A subcommand is imported only when it is asked for, so that `--help` answers at once.
+signal n, after saving. A subcommand is imported only when it is asked for, and so is what few commands need: `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import importlib
 import io
 import os
 import sys
-import traceback
-import urllib.error
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn
@@ -22,7 +20,6 @@ from cfol_fast import processes
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
-from cfol_fast.user_input import check_home_folder
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -74,7 +71,6 @@ EXPECTED_OS_ERRORS = (
     PermissionError,
     ConnectionError,
     TimeoutError,
-    urllib.error.URLError,
 )
 EXPECTED_OS_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP}
 
@@ -118,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception) -> int:
     """Says what went wrong, and returns the exit status that belongs to it. Of several processes one says it."""
+    import traceback
+
     if not processes.speaks_first():
         return 2 if is_input_error(error) else 128 + error.signal_number if isinstance(error, Stopped) else 1
     if is_input_error(error):
@@ -143,7 +141,9 @@ def _report(error: Exception) -> int:
 def is_input_error(error: Exception) -> bool:
     """Whether the user can mend it: a bad value, or what the operating system says about a file or the network."""
     if isinstance(error, OSError):
-        return isinstance(error, EXPECTED_OS_ERRORS) or error.errno in EXPECTED_OS_NUMBERS
+        from urllib.error import URLError
+
+        return isinstance(error, (*EXPECTED_OS_ERRORS, URLError)) or error.errno in EXPECTED_OS_NUMBERS
     return isinstance(error, InputError)
 
 
@@ -153,7 +153,10 @@ def _dispatch(arguments: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"cfol-fast {__version__}")
     for value in [part for word in arguments for part in (word, word.rpartition("=")[2])]:
-        check_home_folder(value)
+        if value.startswith("~"):
+            from cfol_fast.user_input import check_home_folder
+
+            check_home_folder(value)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module_name, text) in COMMANDS.items():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cfol_fast import attacks as attack_kinds
 from cfol_fast import ops, theory
 from cfol_fast.attacks.active_set import attack_survivors
+from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.data.source import Batch
@@ -72,6 +73,9 @@ def evaluate(
         raise InputError("the active set needs PGD: give attack={'eps': ...}")
     ranks = ranks or Ranks(world_size=1)
     check_same_work(ranks, model, source)
+    if ranks.size > 1:
+        # So that the figures are those of one process, on the machine of the first rank.
+        choices().share(ranks, lambda: None)
     with evaluation_mode(model), torch.no_grad():
         found = _Predictions(
             model, source, _device_of(model, device), (class_names, num_classes), batch_size, progress, ranks

@@ -54,6 +54,7 @@ def run_epochs(
 ) -> None:
     """Trains from where the trainer is to the end of its last epoch. The step itself is `Trainer.step`."""
     position, epochs, progress = trainer.position, trainer.epochs, trainer.progress
+    trainer.agree_on_choices()
     clock = Stopwatch()
     progress.begin(position.step, trainer.steps, epochs, trainer.config.batch_size)
     if position.step == 0 and trainer.init is not None and trainer.policy.judges_the_start:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast import methods, ops, processes, theory
+from cfol_fast import attacks, methods, ops, processes, theory
+from cfol_fast.attacks.choices import choices
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
 from cfol_fast.policies import EpochFacts
@@ -127,6 +128,17 @@ class Trainer:
         self._reading: Reading | None = None
         # Fails when the folder is not the run's any more.
         self.check_folder: Callable[[], None] = lambda: None
+
+    def agree_on_choices(self) -> None:
+        """Before the first step of many ranks: they take the same ways to compute the attack's layers, those of the first rank."""
+        attack = self.attack
+        if self.ranks.size == 1 or self.device.type != "cpu" or not isinstance(attack, attacks.PGD):
+            return
+        spec, width = self.images.spec, self.config.batch_size // (self.config.shards or 1)
+        images = torch.rand(
+            (width, spec.in_channels, spec.image_size, spec.image_size), generator=torch.Generator()
+        )
+        choices().share(self.ranks, lambda: attack.rehearse(images))
 
     def take_steps(self, count: int) -> Generator[None]:
         """Takes `count` steps, one whenever it is asked to go on. One loop at a time; close it when leaving early."""
@@ -350,6 +362,7 @@ class Trainer:
             "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
             "metrics_size": self.log.size,
             "arithmetic": arithmetic(self.device, self.config.compile, self.config.deterministic),
+            "choices": choices().chosen,
             # Dropout draws from torch's own generators, where a model has it.
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -396,6 +409,8 @@ class Trainer:
                 self.progress.say(
                     f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
                 )
+            if self.device.type == "cpu":
+                choices().pin(state.get("choices"))
             self.load_state_dict(state)
             self.log.cut(state["metrics_size"])
         self.progress.say(f"continuing at step {self.position.step}")

@@ -36,13 +36,13 @@ CFOL_SIMD(int64_t, softmax_span, (const double* w, double largest, int64_t k, in
 // units: in, those of the softmax; out, those of p.
 CFOL_SIMD(void, mix_span, (const double* base, double gamma, double sum, int64_t k, double* p, int64_t* units)) {
   for (int64_t i = 0; i < k; ++i) {
-    p[i] = mixed(base[i], static_cast<double>(units[i]) / sum, gamma);
+    p[i] = mixed(base[i], exact_double(units[i]) / sum, gamma);
     units[i] = cdf_units(p[i]);
   }
 }
 
 CFOL_SIMD(void, softmax_of_units, (const int64_t* units, double sum, int64_t k, double* q)) {
-  for (int64_t i = 0; i < k; ++i) q[i] = static_cast<double>(units[i]) / sum;
+  for (int64_t i = 0; i < k; ++i) q[i] = exact_double(units[i]) / sum;
 }
 
 CFOL_SIMD(void, shift_span, (double* w, double by, int64_t k)) {
@@ -55,7 +55,8 @@ void exp3_distribution(const double* w, const double* base, int64_t k, double ga
   const double sum = static_cast<double>(softmax_span(w, largest_of(w, k), k, cdf));
   if (q != nullptr) softmax_of_units(cdf, sum, k, q);
   mix_span(base, gamma, sum, k, p, cdf);
-  for (int64_t i = 1; i < k; ++i) cdf[i] += cdf[i - 1];
+  int64_t total = 0;
+  for (int64_t i = 0; i < k; ++i) cdf[i] = total += cdf[i];
 }
 
 void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y) {
@@ -77,10 +78,14 @@ void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rn
 
 void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                  int64_t* sums, int32_t*) {
-  for (int64_t i = 0; i < k; ++i) sums[i] = 0;
+  // Only the classes in y are looked at: they may be few of many.
+  for (int64_t i = 0; i < n; ++i) sums[y[i]] = 0;
   for (int64_t i = 0; i < n; ++i) sums[y[i]] += loss_units(loss[i]);
-  for (int64_t i = 0; i < k; ++i)
-    if (sums[i] != 0) w[i] += gain(sums[i], eta, p[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t& sum = sums[y[i]];
+    if (sum != 0) w[y[i]] += gain(sum, eta, p[y[i]]);
+    sum = 0;  // a class gains once
+  }
   const double largest = largest_of(w, k);
   if (largest > kLargestWeight) shift_span(w, largest, k);
 }

@@ -75,6 +75,29 @@ def test_the_package_can_be_run_as_a_module():
     assert done.stderr.startswith("cfol-fast: error: ")
 
 
+@pytest.mark.slow
+def test_the_help_imports_nothing_that_takes_longer_than_python_itself():
+    slow = {
+        "numpy",
+        "importlib.metadata",
+        "email",
+        "urllib.error",
+        "ctypes",
+        "dataclasses",
+        "hashlib",
+        "traceback",
+    }
+    # What the environment's own site module brings is not ours.
+    code = "import sys; before = set(sys.modules)\nfrom cfol_fast.commands import main as cli\ncli.main(['--help'])\n"
+    code += f"assert not {slow!r} & (set(sys.modules) - before), set(sys.modules) - before"
+    # As on a CPU that announces nothing that would have to be tried.
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_a_help_with_an_example(capsys, name):
     module_name, text = cli.COMMANDS[name]
@@ -311,12 +334,13 @@ def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
 def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
     status, out, _ = call(capsys, "doctor")
     assert status == 0
-    for part in ("native ops", "this machine", "optional parts", "torch"):
+    for part in ("native ops", "this machine", "the attack's convolutions", "optional parts", "torch"):
         assert part in out
     status, out, _ = call(capsys, "doctor", "--json")
     findings = json.loads(out)
     assert findings["native"]["works"] is True
     assert findings["cpu"]["threads"] == torch.get_num_threads()
+    assert findings["cpu"]["convolutions"]["setting"] == "fixed"
     for extra in findings["extras"].values():
         assert extra["installed"] or extra["remedy"]
 

@@ -91,7 +91,8 @@ def test_two_shards_on_two_processes_are_those_of_one_bit_for_bit(
         for clock in ("seconds", "epoch_seconds"):
             del state["position"][clock]
         # Rows hold times, which have different lengths. Each shard seeds torch's own generator, and the last one leaves its state.
-        del state["metrics_size"], state["torch_rng"]
+        # A process knows the layers of its earlier runs too.
+        del state["metrics_size"], state["torch_rng"], state["choices"]
     assert differing(alone, together) == []
     assert not [name for name in together["model"] if name.startswith("module.")]
     results = [tiny.without_times(read_result(run)) for run in (tmp_path / "alone", folder / variant)]
@@ -159,6 +160,14 @@ def test_ranks_save_together_whoever_asks_for_it(run: str, folder: Path) -> None
     one, other = last(folder / run), last(folder / "cfol")
     assert differing(one["model"], other["model"]) == []
     assert differing(one["sampler"], other["sampler"]) == []
+
+
+def test_the_ranks_compute_in_the_ways_that_the_first_one_chose(found: list[Found]) -> None:
+    first, second = (rank["choices"] for rank in found)
+    assert first == second
+    # All that the step computes, in ways that nobody takes unless they won.
+    raced = {layer: way for layer, way in second.items() if way in ("contiguous fused", "contiguous")}
+    assert {layer.partition(",")[0] for layer in raced} >= {"forward", "backward"}
 
 
 def test_a_rank_that_hangs_is_given_up_after_the_patience(found: list[Found]) -> None:

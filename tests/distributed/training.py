@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import processes
+from cfol_fast.attacks.choices import Choices, using
 from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.progress import Stopwatch
@@ -69,6 +70,7 @@ def work(rank: int, folder: str) -> None:
         out / "erm", *run_settings("erm")[:1], resume=True, **run_settings("erm")[1]
     ).result
     one_clock(out / "one-clock", rank)
+    found["choices"] = racing(out / "raced", rank)
     method, settings = run_settings("cfol")
     for overwrite in (False, True):
         # The second takes the place of the first.
@@ -115,6 +117,24 @@ def message(action: Callable[[], Any], kind: type[Exception]) -> str:
     except kind as error:
         return str(error)
     return "nothing was said"
+
+
+class LastWins(Choices):
+    """A race in which the last way wins, on the first rank; the second has no business there."""
+
+    rank = 0
+
+    def _race(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
+        assert self.rank == 0
+        return names[-1]
+
+
+def racing(out: Path, rank: int) -> dict[str, str]:
+    """What a run chose whose ranks would race."""
+    with using(LastWins("race")) as chosen:
+        chosen.rank = rank
+        tiny.run(out, "cfol", **SHORT, shards=2)
+    return chosen.chosen
 
 
 def drifting(out: Path, rank: int) -> None:

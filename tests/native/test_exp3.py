@@ -51,6 +51,13 @@ def test_weights_that_are_all_far_below_zero_have_the_softmax_of_their_differenc
     torch.testing.assert_close(q, doubles(0.75, 0.25), atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("first", [1.0, 1 - 2.0**-53, 1 - 2.0**-52, 0.5 + 2.0**-53, 2.0**-52, 2.0**-53, 0.0])
+def test_the_units_of_a_chance_are_its_integer_part_up_to_the_last_bit(backend, first):
+    p, _, cdf = backend.op("exp3_distribution")(doubles(0, 0), doubles(first, 1 - first), 1.0)
+    assert p.tolist() == [first, 1 - first]
+    assert cdf[0].item() == math.floor(first * 2**52)
+
+
 def test_the_literal_update(backend):
     w, p = doubles(0.0, 1.0, 5.0), doubles(0.5, 0.25, 0.25)
     y, loss = torch.tensor([0, 1, 1]), torch.tensor([1.0, 0.5, 0.25])

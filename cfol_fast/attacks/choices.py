@@ -1,0 +1,258 @@
+"""Which of several ways to compute a layer is the fastest on this machine: found by a short race, then kept.
+
+The ways differ in speed and in rounding, in nothing else. A choice holds for the process, is kept beyond it in a cache file of this
+machine, and is stored in a run's checkpoint, so that a resumed run computes the same bits. Of many ranks the first one races for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cfol_fast import atomic
+from cfol_fast._version import __version__
+from cfol_fast.cpu_features import processor
+from cfol_fast.errors import InputError
+from cfol_fast.ranks import Ranks, group_size
+
+# "race", "fixed" (what was fastest on the processor of the first measurements, without a race), or a file of choices.
+SETTING = "CFOL_CHOICES"
+FORMAT = 1
+# A race has at most so many timed rounds, and ends after so many seconds while the usual way leads; what is to replace it must
+# lead for some rounds, in which nobody may have disturbed the usual way.
+ROUNDS, SECONDS, ROUNDS_TO_WIN = 5, 0.03, 3
+# What takes this many times as long as the best is not tried again.
+HOPELESS = 1.25
+# What is to replace the fixed way must be clearly faster: the clocks of shared machines are noisy.
+CLEARLY = 0.97
+# Seconds that one process spends on races; what is left over is raced by the next one.
+BUDGET = 3.0
+
+
+def fastest(names: Sequence[str], run: Callable[[str], object], clock: Callable[[], float]) -> str:
+    """The fastest of the ways, in turns; the first one unless another is clearly faster. A way that cannot run here is left out."""
+    usual, left = names[0], []
+    for name in names:
+        # The first run of a kernel makes it, and is not timed.
+        with contextlib.suppress(*((RuntimeError,) if name != usual else ())):
+            run(name)
+            left.append(name)
+    best = dict.fromkeys(left, math.inf)
+    start = clock()
+    for rounds in range(1, ROUNDS + 1):
+        for name in left:
+            begin = clock()
+            run(name)
+            best[name] = min(best[name], clock() - begin)
+        # The usual way always stays: one disturbance of a busy machine would be enough to lose it.
+        left = [name for name in left if name == usual or best[name] <= HOPELESS * min(best.values())]
+        leader = min(left, key=best.__getitem__)
+        late = clock() - start >= SECONDS
+        if left == [usual] or (late and (leader == usual or rounds >= ROUNDS_TO_WIN)):
+            break
+    return leader if best[leader] < CLEARLY * best[usual] else usual
+
+
+class Choices:
+    """What was chosen in this process, by the description of the layer.
+
+    setting: as in the environment variable. file: where choices are kept beyond the process, or None.
+    """
+
+    def __init__(
+        self,
+        setting: str = "race",
+        file: Path | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.setting, self.file, self.used = setting, file, dict[str, str]()
+        self._clock, self._spent = clock, 0.0
+        self._pinned: dict[str, str] = {}
+        self._kept: dict[str, str] | None = None
+        self._raced: dict[str, str] = {}
+        self._for_all = False
+        self._lock = threading.RLock()
+
+    def choose(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
+        """One of the ways, of which the first is the fixed one; `run` computes the layer that way."""
+        found = self.used.get(layer)
+        if found is None:
+            with self._lock:
+                found = self.known(layer)
+                if found is None or found not in names:
+                    found = self._race(layer, names, run) if self._may_race else names[0]
+                self.used[layer] = found
+        return found
+
+    def known(self, layer: str) -> str | None:
+        """What is chosen already, here, in the checkpoint that is continued, or in the file."""
+        return self.used.get(layer) or self._pinned.get(layer) or self._in_file().get(layer)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What a checkpoint holds."""
+        return {**self._pinned, **self.used}
+
+    def settle(self, layer: str, way: str) -> None:
+        """Notes what follows from another choice."""
+        with self._lock:
+            self.used[layer] = way
+            if self._may_race:
+                self._raced[layer] = way
+
+    def pin(self, chosen: Mapping[str, str] | None) -> None:
+        """From now on what a checkpoint holds, whatever was chosen before. None: of a version that had only the fixed ways."""
+        with self._lock:
+            if chosen is None:
+                self.setting, self.used = "fixed", {}
+            self._pinned = dict(chosen or {})
+            for layer in self._pinned:
+                self.used.pop(layer, None)
+
+    def share(self, ranks: Ranks, rehearse: Callable[[], object]) -> None:
+        """Of many ranks the first one races, while it rehearses, and all take its choices."""
+
+        def on_first() -> dict[str, str]:
+            self._for_all = True
+            try:
+                rehearse()
+                return {**self._in_file(), **self.chosen}
+            finally:
+                self._for_all = False
+
+        self.pin(ranks.from_first(on_first))
+
+    def keep(self) -> None:
+        """Writes what was raced into the file, unless it says something there already. What cannot be written is raced again."""
+        if not self._raced or self.file is None:
+            return
+        with self._lock:
+            # Whoever was first is right: processes that come later compute what it computed.
+            kept = {**self._raced, **read(self.file, machine())}
+            with contextlib.suppress(OSError):
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                atomic.write_json(self.file, {"format": FORMAT, "machine": machine(), "choices": kept})
+            self._raced = {}
+
+    def summary(self) -> dict[str, Any]:
+        """For `doctor`: what is known of this machine, and where from."""
+        known = {**self._in_file(), **self.used}
+        file = self.setting if self.setting not in ("race", "fixed") else self.file and str(self.file)
+        ways = Counter(way for layer, way in known.items() if not layer.startswith("layout"))
+        return {"setting": self.setting, "file": file, "ways": dict(sorted(ways.items()))}
+
+    @property
+    def _together(self) -> bool:
+        """Whether others must compute the same bits, and were not told yet."""
+        return group_size() > 1 and not self._for_all
+
+    @property
+    def _may_race(self) -> bool:
+        return self.setting == "race" and not self._together and self._spent < BUDGET
+
+    def _race(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
+        start = self._clock()
+        self._raced[layer] = found = fastest(names, run, self._clock)
+        self._spent += self._clock() - start
+        return found
+
+    def _in_file(self) -> dict[str, str]:
+        if self.setting == "fixed" or (self.setting == "race" and self._together):
+            return {}
+        if self._kept is None:
+            self._kept = self._read_file()
+        return self._kept
+
+    def _read_file(self) -> dict[str, str]:
+        if self.setting == "race":
+            return {} if self.file is None else read(self.file, machine())
+        try:
+            return _choices_in(self.setting)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{SETTING} must be race, fixed or a file of choices (cfol-fast doctor names this machine's); "
+                f"{self.setting!r} is none: {error}"
+            ) from None
+
+
+def read(file: Path, of: Mapping[str, Any]) -> dict[str, str]:
+    """What is kept for the machine `of`; a file that is missing, damaged or of another machine holds nothing."""
+    try:
+        return _choices_in(file, of)
+    except (OSError, ValueError):
+        return {}
+
+
+def _choices_in(file: str | Path, of: Mapping[str, Any] | None = None) -> dict[str, str]:
+    try:
+        stored = json.loads(Path(file).read_text(encoding="utf-8"))
+    # A file can be nested deeper than Python goes.
+    except RecursionError:
+        raise ValueError("it is no file of choices") from None
+    chosen = stored.get("choices") if isinstance(stored, dict) and stored.get("format") == FORMAT else None
+    if not isinstance(chosen, dict) or not all(isinstance(way, str) for way in chosen.values()):
+        raise ValueError(f"it is no file of choices in format {FORMAT}")
+    if of is not None and stored.get("machine") != of:
+        raise ValueError("it is of another machine")
+    return chosen
+
+
+def machine() -> dict[str, str]:
+    """What the speed of a way depends on; the number of threads stands with every layer."""
+    from cfol_fast import _host
+
+    return {
+        "processor": processor(),
+        "torch": torch.__version__,
+        "cfol_fast": __version__,
+        "torch_instructions": torch.backends.cpu.get_cpu_capability(),
+        "onednn_limit": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+        "our_instructions": _host.instruction_set,
+    }
+
+
+def cache_file() -> Path | None:
+    """This machine's, in the user's cache folder; None for a user without a home."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        # The standard wants a relative path ignored.
+        root = Path(folder) if os.path.isabs(folder) else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    name = hashlib.sha256(json.dumps(machine(), sort_keys=True).encode()).hexdigest()[:16]
+    return root / "cfol_fast" / f"choices-{name}.json"
+
+
+_of_process: Choices | None = None
+_making = threading.Lock()
+
+
+def choices() -> Choices:
+    """Those of this process."""
+    global _of_process
+    if _of_process is None:
+        with _making:
+            _of_process = _of_process or Choices(os.environ.get(SETTING) or "race", cache_file())
+    return _of_process
+
+
+@contextlib.contextmanager
+def using(other: Choices) -> Iterator[Choices]:
+    """Other choices than the process's own inside the block."""
+    global _of_process
+    before, _of_process = _of_process, other
+    try:
+        yield other
+    finally:
+        _of_process = before
