@@ -63,6 +63,8 @@ __global__ void __launch_bounds__(kThreads)
                      PerExample step, PerExample eps, int32_t* fault) {
   const int64_t per_example = layout.per_example(), n = layout.batch * per_example;
   bool bad = false;
+  // Unrolled four times, as the compiler would, registers are spilled.
+#pragma unroll 2
   for (int64_t i = first_element() * Width; i < n; i += grid_stride() * Width) {
     const int64_t example = step.each != nullptr || eps.each != nullptr ? i / per_example : 0;
     const float a = value_for(step, example, &bad), radius = value_for(eps, example, &bad);
