@@ -24,6 +24,7 @@ from cfol_fast.objectives.objective import Terms
 from cfol_fast.ranks import Ranks
 from cfol_fast.training import step
 from cfol_fast.training.batches import TrainingBatch
+from cfol_fast.training.batchnorm import BatchNormStatistics
 
 if TYPE_CHECKING:
     from cfol_fast.training.trainer import Trainer
@@ -192,46 +193,3 @@ class Passes(nn.Module):
             found.append(trainer.objective.terms(self._call[0], batch))
             self._statistics.add()
         return found
-
-
-class BatchNormStatistics:
-    """The running statistics of a model's BatchNorm layers over the shards of a step."""
-
-    def __init__(self, model: nn.Module) -> None:
-        layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        running = [t for layer in layers for t in (layer.running_mean, layer.running_var) if t is not None]
-        counts = [t for layer in layers if (t := layer.num_batches_tracked) is not None]
-        # `data` has a version counter of its own: autograd sees the buffers as BatchNorm itself leaves them, changed behind its back.
-        self._running = [t.data for t in running]
-        # The counts are not averaged: every shard leaves the same, so they count a step once.
-        self._all = self._running + [t.data for t in counts]
-        self._start = [t.clone() for t in self._all]
-        self._sums: Tensor | None = None
-
-    def begin(self) -> None:
-        """A step, or a pass over all shards, begins with the statistics as they are."""
-        self._put(self._start, self._all)
-        self._sums = None
-
-    def restore(self) -> None:
-        """A shard begins where the step began."""
-        self._put(self._all, self._start)
-
-    def add(self) -> None:
-        """A shard is done."""
-        if self._running:
-            found = torch.cat([t.flatten().to(torch.float64) for t in self._running])
-            self._sums = found if self._sums is None else self._sums + found
-
-    def average(self, shards: int, ranks: Ranks) -> None:
-        """All shards are done."""
-        if self._sums is None:
-            return
-        parts = (ranks.sum(self._sums) / shards).split([t.numel() for t in self._running])
-        for running, part in zip(self._running, parts, strict=True):
-            running.copy_(part.view_as(running))
-
-    @staticmethod
-    def _put(into: list[Tensor], values: list[Tensor]) -> None:
-        if into:
-            torch._foreach_copy_(into, values)

@@ -29,6 +29,7 @@ from cfol_fast.runs.schedules import learning_rate
 from cfol_fast.training import step
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.building import compiled, new_model, training_attack
 from cfol_fast.training.capture import StepGraph, why_no_graph
 from cfol_fast.training.epoch_counts import NEVER, EpochCounts
@@ -89,6 +90,7 @@ class Trainer:
         # What the result says of the weights that the run starts from.
         self.init = start_from(self.model, config.model, images.spec)
         self.average = WeightAverage(self.model, config.ema) if config.ema.decay else None
+        self.step_count = StepCount(self.model)
         self.forward: Callable[[Tensor], Tensor] = (
             compiled(self.model, self.device) if config.compile else self.model
         )
@@ -181,10 +183,12 @@ class Trainer:
 
     def compute(self, batch: TrainingBatch) -> None:
         """What the device does in a step."""
+        self.step_count.begin()
         if self.sharded is None:
             step.take(self, batch)
         else:
             self.sharded(batch)
+        self.step_count.end()
 
     # ---------------------------------------------------------------- between the steps
 

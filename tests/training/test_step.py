@@ -7,7 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cfol_fast import ops
 from cfol_fast.methods import METHODS
 from cfol_fast.training.batches import TrainingBatch
+from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.epoch_counts import NEVER
+from tests.distributed.networks import DROPOUT
 from tests.training.tiny import each, new_trainer, take_steps
 
 
@@ -85,3 +87,24 @@ def test_a_bfloat16_step_is_near_the_float32_one(few_images, tmp_path):
     assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
     assert float(half.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=0.05)
     assert float(half.counts.loss_sum) != float(plain.counts.loss_sum)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("method", each(METHODS))
+def test_batchnorm_counts_steps(few_images, tmp_path, method, shards):
+    """However often a step passes through the model."""
+    trainer = take_steps(new_trainer(tmp_path, method, model__name=DROPOUT, shards=shards, awp=0.01), 2)
+    (norm,) = (layer for layer in trainer.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
+    assert int(norm.num_batches_tracked) == 2
+
+
+def test_a_mean_over_all_passes_counts_them_all(few_images, tmp_path):
+    def passes(momentum):
+        trainer = new_trainer(tmp_path, "trades", model__name=DROPOUT)
+        (norm,) = (layer for layer in trainer.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
+        norm.momentum = momentum
+        trainer.step_count = StepCount(trainer.model)
+        take_steps(trainer, 2)
+        return int(norm.num_batches_tracked)
+
+    assert (passes(0.1), passes(None)) == (2, 4)
