@@ -11,6 +11,7 @@ import math
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Windows that are tried before the whole image is taken, or as much of it as the ratio allows: torchvision's number.
@@ -23,8 +24,10 @@ KEY = 0x5E7C0FFEE
 SHAPES = 1 << 12
 # Values that are resampled at a time: bounds the memory, not the result.
 AT_ONCE = 1 << 22
-# Places between two pixels, as bits.
+# The weights of all samples of a pixel add up to two to this many bits, along each side: 255 times that, squared, is a whole number that
+# a float32 holds.
 BITS = 8
+HALF = 1 << (2 * BITS - 1)
 
 
 def crop_rng(rng: Tensor) -> Tensor:
@@ -78,10 +81,59 @@ def resample(
 
     pixels: uint8 (P, C), those of all images in rows. starts: int64 (B,), the first pixel of each image. widths: int64 (B,), of the
     images. finer: 1, 2 or 4; each pixel is the mean of finer x finer samples, so that a window of up to `finer` times the size is
-    made smaller without leaving pixels out.
+    made smaller without leaving pixels out. The sums are whole numbers, so both ways to them lead to the same bits.
     """
+    way = _image_by_image if pixels.device.type == "cpu" else _all_at_once
+    return way(pixels, starts, widths, window, size, finer)
+
+
+def _image_by_image(
+    pixels: Tensor,
+    starts: Tensor,
+    widths: Tensor,
+    window: tuple[Tensor, Tensor, Tensor, Tensor],
+    size: tuple[int, int],
+    finer: int,
+) -> Tensor:
+    """On a CPU: first over the rows of a window, then over its columns, so that whole rows are added up and no single pixels."""
     top, left, height, width = window
-    rows, columns = _places(height, size[0] * finer), _places(width, size[1] * finer)
+    channels = pixels.shape[1]
+    (rows, row_weights), (columns, column_weights) = (
+        _taps(length, side, finer) for length, side in zip((height, width), size, strict=True)
+    )
+    # Every channel of a column is a row of its own, after the turn.
+    columns = (columns.unsqueeze(2) * channels + torch.arange(channels).view(-1, 1)).flatten(1, 2)
+    column_weights = column_weights.repeat_interleave(channels, dim=1)
+    first = pixels.storage_offset() + (starts + top * widths + left) * channels
+    out = pixels.new_empty((len(starts), size[0], size[1] * channels))
+    corners = zip(*(each.tolist() for each in (first, widths, height, width)), strict=True)
+    for i, (at, stride, h, w) in enumerate(corners):
+        part = pixels.as_strided((h, w * channels), (stride * channels, 1), at).float()
+        narrowed = F.embedding_bag(rows[i], part, mode="sum", per_sample_weights=row_weights[i])
+        turned = narrowed.t().contiguous()
+        total = F.embedding_bag(columns[i], turned, mode="sum", per_sample_weights=column_weights[i])
+        out[i] = total.add_(HALF).mul_(0.5 / HALF).to(torch.uint8).t()
+    return out.view(-1, *size, channels)
+
+
+def _taps(lengths: Tensor, count: int, finer: int) -> tuple[Tensor, Tensor]:
+    """For each of `count` pixels along a length: those that it is made of, int64 (B, count, 2 finer), and their weights, float32."""
+    before, after, before_weight, after_weight = _places(lengths, count, finer)
+    pixels, weights = torch.stack([before, after], 2), torch.stack([before_weight, after_weight], 2)
+    return pixels.view(len(lengths), count, -1), weights.view(len(lengths), count, -1).float()
+
+
+def _all_at_once(
+    pixels: Tensor,
+    starts: Tensor,
+    widths: Tensor,
+    window: tuple[Tensor, Tensor, Tensor, Tensor],
+    size: tuple[int, int],
+    finer: int,
+) -> Tensor:
+    """On a GPU: few operations, whatever the batch, and nothing is read back."""
+    top, left, height, width = window
+    rows, columns = _places(height, size[0], finer), _places(width, size[1], finer)
     count, channels = len(starts), pixels.shape[1]
     out = pixels.new_empty((count, *size, channels))
     some = max(1, AT_ONCE // (size[0] * size[1] * finer * finer * channels))
@@ -96,19 +148,21 @@ def resample(
                 weight = y_weight[part].unsqueeze(2) * x_weight[part].unsqueeze(1)
                 total = total + taken.view(*weight.shape, channels) * weight.unsqueeze(3)
         total = total.view(-1, size[0], finer, size[1], finer, channels).sum((2, 4), dtype=torch.int32)
-        shift = 2 * BITS + 2 * (finer.bit_length() - 1)
-        out[part] = ((total + (1 << (shift - 1))) >> shift).to(torch.uint8)
+        out[part] = ((total + HALF) >> 2 * BITS).to(torch.uint8)
     return out
 
 
-def _places(lengths: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For `count` samples of a length: the two pixels around each, int64 (B, count), and their weights, int32, together 2**BITS."""
-    one = 1 << BITS
+def _places(lengths: Tensor, count: int, finer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For `finer` samples of each of `count` pixels along a length: the two pixels around each sample, int64 (B, count * finer), and
+    their weights, int32.
+    """
+    bits = BITS - (finer.bit_length() - 1)
+    one, samples = 1 << bits, count * finer
     lengths = lengths.unsqueeze(1)
-    middles = 2 * torch.arange(count, device=lengths.device) + 1
-    places = torch.div(middles * lengths * one, 2 * count, rounding_mode="floor") - one // 2
+    middles = 2 * torch.arange(samples, device=lengths.device) + 1
+    places = torch.div(middles * lengths * one, 2 * samples, rounding_mode="floor") - one // 2
     places = torch.minimum(places.clamp_min(0), (lengths - 1) * one)
-    before, part = places >> BITS, (places & (one - 1)).int()
+    before, part = places >> bits, (places & (one - 1)).int()
     return before, torch.minimum(before + 1, lengths - 1), one - part, part
 
 

@@ -137,11 +137,27 @@ def test_slices_of_a_batch_are_the_batch() -> None:
     assert 0 <= together.min() < together.max() <= 1
 
 
-def test_how_many_are_resampled_at_a_time_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, idx = pictures(9, 40, 48), torch.tensor([3, 8, 0, 0, 5])
-    together = batch(images, idx)
-    monkeypatch.setattr(resized_crop, "AT_ONCE", 1)
-    assert torch.equal(batch(images, idx), together)
+@pytest.mark.parametrize(
+    ("finer", "channels", "at_once"), [(1, 3, 1 << 22), (2, 1, 1), (2, 3, 5000), (4, 3, 1)]
+)
+def test_image_by_image_and_all_at_once_are_the_same(
+    finer: int, channels: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ways of a CPU and of a GPU; also the largest sums that there are."""
+    monkeypatch.setattr(resized_crop, "AT_ONCE", at_once)
+    images = pictures(5, 40, 48, channels)
+    images[0] = 255
+    # As in a ring of batches: they do not begin where their memory does.
+    pixels = torch.cat([images[:1], images]).reshape(-1, channels)[40 * 48 :]
+    window = tuple(drawn(5, 40, 48))
+    sizes = (torch.arange(5) * 40 * 48, torch.full((5,), 48))
+    by_image, together = (
+        way(pixels, *sizes, window, (24, 20), finer)
+        for way in (resized_crop._image_by_image, resized_crop._all_at_once)
+    )
+    assert torch.equal(by_image, together)
+    assert (by_image[0] == 255).all()
+    assert by_image[1:].float().std() > 20
 
 
 def test_a_table_gives_the_same_windows() -> None:
