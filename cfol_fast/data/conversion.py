@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ from cfol_fast.data.decoding import (
     open_image,
     orientation,
     pixels_of,
+    read_image,
     refuse_unreadable,
     size_in_headers,
     skipped_note,
@@ -166,7 +167,12 @@ class Conversion:
         assert spec.files is not None
         self.spec, self.options, self.mode, self.quality = spec, options, mode, quality
         files = spec.files(root, options, size_in_headers)
+        more: list[str] = []
+        if options.skip_corrupt and (files.test is None or imbalance is not None):
+            # Who is drawn at random depends on who is there: this part is decoded twice.
+            files, more = _readable(files, options)
         self.parts, self.notes = _divided(files, imbalance, seed)
+        self.notes += more
         self.imbalance, self.size = imbalance, files.size
         self.batch_size = files.batch_size
         self._mean_and_std = (spec.mean, spec.std)
@@ -244,6 +250,32 @@ class Conversion:
             "imbalance": self.imbalance,
             "notes": self.notes,
         }
+
+
+def _readable(files: Files, options: ReadOptions) -> tuple[Files, list[str]]:
+    """The files without those of the training part that cannot be decoded, as `decoding.decode` leaves them out; and the note of them."""
+    listing = files.train
+
+    def problem(path: str) -> Exception | None:
+        try:
+            read_image(listing.root / path, files.size)
+        except UNREADABLE as error:
+            return error
+        return None
+
+    problems = track(
+        map_in_order(problem, listing.paths), len(listing), f"checking {listing.split}", options.progress
+    )
+    kept, skipped = [], []
+    for row, error in enumerate(problems):
+        if error is None:
+            kept.append(row)
+        else:
+            refuse_unreadable(listing, listing.paths[row], error, options.skip_corrupt)
+            skipped.append(listing.paths[row])
+    if not kept:
+        raise InputError(f"{listing.root}: no image of {listing.split} could be decoded")
+    return replace(files, train=listing.subset(kept)), skipped_note(skipped, listing)
 
 
 def _divided(files: Files, imbalance: float | None, seed: int) -> tuple[dict[str, Listing], list[str]]:

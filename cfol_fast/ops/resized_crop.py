@@ -104,7 +104,7 @@ def _image_by_image(
     # Every channel of a column is a row of its own, after the turn.
     columns = (columns.unsqueeze(2) * channels + torch.arange(channels).view(-1, 1)).flatten(1, 2)
     column_weights = column_weights.repeat_interleave(channels, dim=1)
-    first = pixels.storage_offset() + (starts + top * widths + left) * channels
+    first = (starts + top * widths + left) * channels + int(pixels.storage_offset())
     out = pixels.new_empty((len(starts), size[0], size[1] * channels))
     corners = zip(*(each.tolist() for each in (first, widths, height, width)), strict=True)
     for i, (at, stride, h, w) in enumerate(corners):

@@ -201,6 +201,29 @@ def test_a_truncated_file_is_named_or_left_out(
     assert open_beton(tmp_path / "out/train.beton").labels.tolist() == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("with_test_part", [True, False])
+def test_what_is_left_out_does_not_change_who_is_drawn(
+    with_test_part: bool, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i in range(3, 9):
+        save(photos / f"train/ant/{i}.jpg", ramp(40, 40, 10 * i), quality=95)
+        save(photos / f"train/bee/{i}.jpg", ramp(40, 40, 12 * i), quality=95)
+    (photos / "train/bee/1.jpg").write_bytes(b"no image")
+    if not with_test_part:
+        shutil.rmtree(photos / "test")
+    assert convert(photos, tmp_path / "out", "--mode=raw", "--imbalance=2", "--skip-corrupt") == 0
+    assert (
+        capsys.readouterr().out.count("1 of 18 images cannot be decoded and were left out: train/bee/1.jpg")
+        == 1
+    )
+    found = data.load("beton", tmp_path / "out")
+    whole = data.load("folder", photos, imbalance=2, skip_corrupt=True, progress=False)
+    for part in ("train", "test"):
+        ours, theirs = getattr(found, part), getattr(whole, part)
+        assert torch.equal(ours.labels, theirs.labels)
+        assert all(torch.equal(ours.image(i), theirs.image(i)) for i in range(len(ours)))
+
+
 def test_grey_files_and_raw_pixels_have_three_channels(photos: Path, tmp_path: Path) -> None:
     save(photos / "train/ant/grey.jpg", ramp(40, 40)[..., 0])
     for mode, number in (("jpg", JPG), ("raw", RAW)):
