@@ -112,7 +112,9 @@ def computing(precision: str, deterministic: bool = False) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
-        torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
+        # Only where it was switched: it imports torch's compiler, which takes seconds.
+        if deterministic:
+            torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
         if workspace is None:
             os.environ.pop(CUBLAS_WORKSPACE, None)
         else:

@@ -12,9 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchvision.datasets import Imagenette
-from torchvision.datasets.utils import download_url, extract_archive
-
 from cfol_fast.data.decoding import MIXED_SIZE, Listing, common_size, decode
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
 from cfol_fast.errors import InputError, one_line
@@ -92,6 +89,9 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
 
 def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
     """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both 160 x 160."""
+    # Importing torchvision takes as long as importing torch: only whose data needs it waits.
+    from torchvision.datasets import Imagenette
+
     url = Imagenette._ARCHIVES["160px"][0]
     expected = f"imagenette2-160/ with train/ and val/ from {url}"
     root = need_root(root, expected)
@@ -172,6 +172,8 @@ def tiny_imagenet(root: Path | None, options: ReadOptions, size_of: SizeOf = com
 
 def _download_tiny_imagenet(folder: Path) -> None:
     """Fetches the archive over https and unpacks it only if its SHA-256 is the known one."""
+    from torchvision.datasets.utils import download_url, extract_archive
+
     archive = folder / Path(TINY_URL).name
     try:
         if not archive.is_file():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cfol_fast import ops
-from cfol_fast.data import beton_set, embedded_images, folders, images, published
+from cfol_fast.data import beton_set, embedded_images, folders, images
 from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
@@ -59,6 +59,17 @@ class DataSpec:
     files: folders.ListFiles | None = None
 
 
+def _published(name: str) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
+    def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
+        # It imports torchvision, which takes as long as importing torch: only whose data needs it waits.
+        from cfol_fast.data import published
+
+        found: TrainAndTest = getattr(published, name)(root, options)
+        return found
+
+    return read
+
+
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _FASHION = ((0.2860,), (0.3530,))
 
@@ -78,7 +89,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "fashion-mnist",
             "Fashion-MNIST",
-            published.fashion_mnist,
+            _published("fashion_mnist"),
             28,
             *_FASHION,
             augment=lambda size: paper_augment(size, colour=False),
@@ -86,7 +97,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "cifar10",
             "CIFAR-10",
-            published.cifar10,
+            _published("cifar10"),
             32,
             (0.4914, 0.4822, 0.4465),
             (0.2470, 0.2435, 0.2616),
@@ -95,7 +106,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "cifar100",
             "CIFAR-100",
-            published.cifar100,
+            _published("cifar100"),
             32,
             (0.5071, 0.4865, 0.4409),
             (0.2673, 0.2564, 0.2762),
@@ -104,7 +115,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "stl10",
             "STL10, the labelled part",
-            published.stl10,
+            _published("stl10"),
             96,
             (0.4467, 0.4398, 0.4066),
             (0.2603, 0.2566, 0.2713),

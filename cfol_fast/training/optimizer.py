@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -19,10 +20,15 @@ class DeviceRate(torch.optim.Optimizer):
     """`rate` is the learning rate as a number; `set_rate` before a step. Checkpoints hold the number.
 
     The meta device, which only the tests use, has no fused ops: there the rate is a number in the few ops of `foreach`.
+    torch wraps an optimizer's functions for torch.compile, whose import takes as long as torch's own. Here no optimizer is compiled, so
+    the functions are taken without that.
     """
 
     rate: float
     fused: bool
+
+    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
 
     def _put_rate_on(self, device: torch.device) -> None:
         self._on_device = torch.full((), self.rate, dtype=torch.float32, device=device)
@@ -36,20 +42,22 @@ class DeviceRate(torch.optim.Optimizer):
             group["lr"] = self._on_device if self.fused else rate
 
     def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
+        state: dict[str, Any] = unwrap(torch.optim.Optimizer.state_dict)(self)
         for group in state["param_groups"]:
             group["lr"] = self.rate
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         own = [{key: group[key] for key in OF_THE_DEVICE if key in group} for group in self.param_groups]
-        super().load_state_dict(state_dict)
+        unwrap(torch.optim.Optimizer.load_state_dict)(self, state_dict)
         for group, kept in zip(self.param_groups, own, strict=True):
             group.update(kept)
         self.set_rate(state_dict["param_groups"][0]["lr"])
 
 
 class DeviceRateSGD(DeviceRate, torch.optim.SGD):
+    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
+
     def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
         self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
         super().__init__(
@@ -65,6 +73,8 @@ class DeviceRateSGD(DeviceRate, torch.optim.SGD):
 
 
 class DeviceRateAdamW(DeviceRate, torch.optim.AdamW):
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
     def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
         self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
         super().__init__(

@@ -125,7 +125,7 @@ def test_tiny_imagenet_comes_over_https_and_is_unpacked_only_with_its_digest(tmp
         with open(os.path.join(folder, name), "wb") as out:
             out.write(archive.getvalue())
 
-    monkeypatch.setattr(folders, "download_url", fetch)
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", fetch)
     with pytest.raises(InputError, match="has the SHA-256"):
         folders.tiny_imagenet(tmp_path, ReadOptions(download=True))
     assert not (tmp_path / "tiny-imagenet-200").exists()

@@ -5,6 +5,8 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,12 @@ def test_a_run_killed_while_it_wrote_its_configuration_starts_again(few_images, 
     tiny.run(folder, "erm", resume=resume)
     assert (folder / "result.json").exists()
     assert not list(folder.glob(".config*"))
+
+
+@pytest.mark.slow
+def test_a_run_imports_nothing_that_takes_as_long_as_torch(tmp_path):
+    code = "import sys; from cfol_fast.commands import main as cli\nassert cli.main(sys.argv[1:]) == 0\n"
+    code += "print(*{'torchvision', 'torch._dynamo', 'sympy'} & set(sys.modules))"
+    command = [sys.executable, "-c", code, "train", "cfol", "--dataset=fashion-mini", *TINY]
+    done = subprocess.run([*command, "--out", tmp_path / "run"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""
