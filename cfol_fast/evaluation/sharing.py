@@ -7,10 +7,15 @@ process, bit for bit. The ranks meet after each round of batches: there an error
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
+import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -91,13 +96,22 @@ def over_batches(
 class RandomStates:
     """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks so far.
 
-    Attacks of others draw from torch's own generators, which are therefore seeded for each batch.
+    Attacks of others draw from the generators that torch, numpy and Python have for everybody, which are therefore seeded for each batch.
     """
 
     def __init__(self, attacks: Sequence[Any], ranks: Ranks) -> None:
         # An attack that is there twice is called twice for each batch.
         self._ours = [one for one in attacks if isinstance(one, Attack)]
-        self._seed = ranks.from_first(torch.initial_seed) if len(self._ours) < len(attacks) else 0
+        others = [one for one in attacks if not isinstance(one, Attack)]
+        self._seed = ranks.from_first(torch.initial_seed) if others else 0
+        for one in others if ranks.size > 1 and ranks.is_first else ():
+            if draws_on_its_own(one):
+                warnings.warn(
+                    f"{getattr(one, '__name__', type(one).__name__)} draws from a generator of its own, so its figures depend on which of "
+                    f"the {ranks.size} processes computes which batch: let it draw from torch's, which is seeded for each batch, or take "
+                    "one process",
+                    stacklevel=2,
+                )
         self._at = self.batches = 0
 
     def go_to(self, number: int) -> None:
@@ -108,17 +122,43 @@ class RandomStates:
 
     @contextlib.contextmanager
     def of_others(self, attack: Any, number: int, device: torch.device) -> Iterator[None]:
-        """torch's generators for an attack that is not ours; they are put back afterwards."""
+        """Everybody's generators for an attack that is not ours; they are put back afterwards."""
         if isinstance(attack, Attack):
             yield
             return
         gpu, seed = device.type == "cuda", (self._seed + number) % 2**63
+        of_python, of_numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng([device] if gpu else []):
             torch.default_generator.manual_seed(seed)
             if gpu:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
-            yield
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            try:
+                yield
+            finally:
+                random.setstate(of_python)
+                np.random.set_state(of_numpy)
+
+
+def draws_on_its_own(attack: Any) -> bool:
+    """Whether an attack holds a random generator: in an attribute, as an argument, or in a variable that its function names."""
+    if isinstance(attack, functools.partial):
+        held = [*attack.args, *attack.keywords.values()]
+        return any(map(_is_generator, held)) or draws_on_its_own(attack.func)
+    function = attack if inspect.isroutine(attack) else type(attack).__call__
+    held = [*vars(attack).values()] if hasattr(attack, "__dict__") else []
+    held += [*vars(owner).values()] if hasattr(owner := getattr(attack, "__self__", None), "__dict__") else []
+    # Not for what is written in C.
+    with contextlib.suppress(TypeError, ValueError):
+        named = inspect.getclosurevars(getattr(function, "__func__", function))
+        held += [*named.nonlocals.values(), *named.globals.values()]
+    return any(map(_is_generator, held))
+
+
+def _is_generator(value: Any) -> bool:
+    return isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
 
 
 def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:

@@ -6,12 +6,15 @@ Three processes are started once: the first two of them are a group of their own
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -39,6 +42,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
     shorten_autoattack()
     # Programs seed their ranks differently.
     torch.manual_seed(rank)
+    np.random.seed(rank)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     for size in SIZES:
         # Every process takes part in making a group.
@@ -69,6 +73,7 @@ def everything(trained: Trained, folder: Path, ranks: Ranks | None = None) -> di
         "clean": evaluate(*trained, **options).to_json(),
         "few": evaluate(model, x[:3], y[:3], attack=pgd, **options).to_json(),
         "foreign": evaluate(*trained, attack=noise, **options).to_json(),
+        "warned": warned(trained, options),
     }
     radii = {"radii": [0, 0.01, EPS], "attack": {"steps": 2}}
     own_batches = DataLoader(TensorDataset(x, y), batch_size=7)
@@ -162,8 +167,27 @@ def own_loop(rank: int = 0, size: int = 1, group: Any = None) -> dict[str, Any]:
 
 
 def noise(x: Tensor, y: Tensor) -> Tensor:
-    """An attack of another library, which draws from torch's generator."""
-    return (x + 16 * EPS * torch.randn(x.shape)).clamp(0, 1)
+    """An attack of another library, which draws from everybody's generators: torch's, numpy's and Python's."""
+    drawn = torch.randn(x.shape) + torch.from_numpy(np.random.standard_normal(x.shape)) + random.gauss()
+    return (x + 9 * EPS * drawn).clamp(0, 1).float()
+
+
+class OwnNoise:
+    """One that draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return (x + 16 * EPS * torch.randn(x.shape, generator=self.generator)).clamp(0, 1)
+
+
+def warned(trained: Trained, options: dict) -> list[str]:
+    """What is said of both."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        evaluate(*trained, attack=[noise, OwnNoise()], **options)
+    return [str(warning.message) for warning in said]
 
 
 def errors(trained: Trained, rank: int, options: dict) -> dict[str, str]:

@@ -74,6 +74,16 @@ def test_the_attack_leaves_some_right_and_some_wrong(alone: Found) -> None:
         assert 0 < alone[what]["robust"]["average"] < alone[what]["clean"]["average"], what
 
 
+def test_an_attack_with_a_generator_of_its_own_is_named_once(found: list[Found], alone: Found) -> None:
+    assert alone["warned"] == []
+    first, *others = (rank["warned"] for rank in found)
+    (said,) = first
+    assert said.startswith(
+        "OwnNoise draws from a generator of its own, so its figures depend on which of the"
+    )
+    assert not any(others)
+
+
 def test_the_random_state_ends_where_one_process_leaves_it(found: list[Found], alone: Found) -> None:
     for rank in found:
         assert rank["random state"] == alone["random state"]

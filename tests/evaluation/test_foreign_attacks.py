@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +15,7 @@ from torch import Tensor
 from cfol_fast import data
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import evaluate, gallery
+from cfol_fast.evaluation.sharing import draws_on_its_own
 from tests.attacks.small_models import EPS, SmallNet, Trained
 
 
@@ -77,3 +83,61 @@ def test_a_gallery_refuses_autoattack_by_name(trained: Trained) -> None:
 def test_what_it_returns_is_checked(trained: Trained, attack: object, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         evaluate(*trained, attack=attack)
+
+
+OF_THE_MODULE = np.random.default_rng(0)
+
+
+class Holding:
+    def __init__(self, generator: object) -> None:
+        self.generator = generator
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return x
+
+    def method(self, x: Tensor, y: Tensor) -> Tensor:
+        return x
+
+
+def with_argument(x: Tensor, y: Tensor, generator: object) -> Tensor:
+    return x
+
+
+def enclosing(generator: object) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, y: x + generator.random()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("attack", "found"),
+    [
+        (Holding(torch.Generator()), True),
+        (Holding(np.random.default_rng(0)).method, True),
+        (partial(with_argument, generator=np.random.RandomState(0)), True),
+        (enclosing(random.Random(0)), True),
+        (lambda x, y: x + OF_THE_MODULE.random(), True),
+        (Holding(None), False),
+        (partial(with_argument, generator=None), False),
+        (enclosing(random), False),
+        (lambda x, y: x + torch.rand_like(x), False),
+        (torch.add, False),
+    ],
+)
+def test_a_generator_of_its_own_is_found(attack: object, found: bool) -> None:
+    assert draws_on_its_own(attack) is found
+
+
+def test_everybodys_generators_go_on_as_if_it_had_not_drawn(trained: Trained) -> None:
+    def drawing(x: Tensor, y: Tensor) -> Tensor:
+        return x * (torch.rand(1) * np.random.random() * random.random()).float()
+
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(1)), np.random.random(), random.random()
+
+    def seed() -> None:
+        torch.manual_seed(1), np.random.seed(1), random.seed(1)
+
+    seed()
+    wanted = drawn()
+    seed()
+    evaluate(*trained, attack=drawing)
+    assert drawn() == wanted
