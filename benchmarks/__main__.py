@@ -1,13 +1,15 @@
 """`python -m benchmarks`: every question in a process of its own, one after the other; writes the results files and the pages.
 
-It does so under each setting (settings.py) in turn, into a file per machine and setting. `python -m benchmarks pgd epoch` asks only
-these again and keeps the other rows of this machine's files; `--setting avx2` asks under one setting alone.
+It does so under each setting (settings.py) in turn, into a file per machine and setting. A run that was interrupted, or in which a
+question failed, goes on when it is called again. `python -m benchmarks pgd epoch` asks only these again and keeps the other rows of
+this machine's files; `--setting avx2` asks under one setting alone; `--pages` asks nothing and writes the pages from the files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from benchmarks import readme
 from benchmarks.machine import RESULTS, instructions, machine, machine_name, versions
 from benchmarks.rows import FASTEST, Row
 from benchmarks.settings import SETTINGS, environment, settings_here
+from benchmarks.unfinished import FOLDER, Unfinished
 from cfol_fast import atomic
 
 ROOT = Path(__file__).parent.parent
@@ -51,20 +54,29 @@ QUESTIONS = (
 )
 
 
-def ask(question: str, tiny: bool) -> list[Row]:
+# Seconds after which a question counts as failed.
+LONGEST = 3600
+
+
+def ask(question: str, tiny: bool, cache: Path) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", f"benchmarks.{question}", "--json", str(answer)] + ["--tiny"] * tiny
-        subprocess.run(command, check=True, cwd=ROOT)
+        start(f"benchmarks.{question}", cache, "--json", str(answer), *["--tiny"] * tiny)
         return [Row(**row) for row in json.loads(answer.read_text())]
 
 
-def profile() -> str:
+def profile(cache: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "profile.md"
-        command = [sys.executable, "-m", "benchmarks.step_profile", "--out", str(answer)]
-        subprocess.run(command, check=True, cwd=ROOT)
+        start("benchmarks.step_profile", cache, "--out", str(answer))
         return answer.read_text(encoding="utf-8")
+
+
+def start(module: str, cache: Path, *words: str) -> None:
+    """cache: where choices of layers are kept, instead of the user's."""
+    inside = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-m", module, *words]
+    subprocess.run(command, check=True, cwd=ROOT, env=inside, timeout=LONGEST)
 
 
 def document(rows: list[Row]) -> dict[str, Any]:
@@ -83,14 +95,17 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
     return [newer.pop(key(row), row) for row in old] + list(newer.values())
 
 
-def updated(path: Path, new: list[Row]) -> dict[str, Any]:
-    """The file with these rows measured again and marked as such; machine and versions stay those of the whole run."""
-    if not path.exists():
-        return document(new)
-    again = f"asked again on {machine()['date']}, {versions()['cfol_fast']}"
-    marked = [replace(row, note=f"{row.note}; {again}") for row in new]
-    stored: dict[str, Any] = json.loads(path.read_text())
-    return {**stored, "questions": [asdict(row) for row in kept(path, marked)]}
+def updated(path: Path, new: list[Row], of: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The file with these rows; in a file of another run they are marked as measured again, and the rest stays as it was.
+
+    of: the machine and the versions of the run, if it is not one of these rows alone.
+    """
+    of = of or {"machine": machine(), "versions": versions()}
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {**of, "questions": []}
+    if stored["machine"].get("began") != of["machine"]["began"]:
+        again = f"asked again on {machine()['date']}, {versions()['cfol_fast']}"
+        new = [replace(row, note=f"{row.note}; {again}") for row in new]
+    return {**stored, "questions": [asdict(row) for row in kept(path, new)]}
 
 
 def under_settings(settings: list[str], questions: list[str], tiny: bool) -> int:
@@ -104,32 +119,67 @@ def under_settings(settings: list[str], questions: list[str], tiny: bool) -> int
 
 
 def under_this_setting(questions: list[str], tiny: bool) -> int:
-    began, asked = time.monotonic(), questions or list(QUESTIONS)
-    whole: dict[str, Any] = {"machine": machine(), "versions": versions()}
-    path = RESULTS / f"{machine_name()}.json"
-    rows: list[Row] = []
-    failed = []
-    for question in asked:
-        print(f"--- {question}, {instructions()}", flush=True)
-        try:
-            rows += ask(question, tiny)
-        except subprocess.CalledProcessError as error:
-            # The others are still asked: a whole run takes an hour.
-            failed.append(f"{question} (status {error.returncode})")
-            continue
-        # Written after each question, so that an interrupted run keeps its answers.
-        if not tiny:
-            atomic.write_json(path, updated(path, rows))
+    began = time.monotonic()
+    failed = asked_again(questions or list(QUESTIONS), tiny) if questions or tiny else whole_run()
     if not tiny:
-        if not questions and not failed:
-            whole["questions"], whole["profile"] = [asdict(row) for row in rows], profile()
-            whole["machine"]["minutes"] = round((time.monotonic() - began) / 60, 1)
-            atomic.write_json(path, whole)
         readme.update()
     print(f"--- {instructions()}: {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     if failed:
-        print(f"these questions failed: {', '.join(failed)}; ask them again by name", file=sys.stderr)
+        print(f"these questions failed: {', '.join(failed)}; ask again, by name or all", file=sys.stderr)
     return 1 if failed else 0
+
+
+def asked_again(questions: list[str], tiny: bool) -> list[str]:
+    """Asks these; returns those that failed."""
+    path, failed = RESULTS / f"{machine_name()}.json", []
+    with tempfile.TemporaryDirectory() as cache:
+        for question in questions:
+            print(f"--- {question}, {instructions()}", flush=True)
+            try:
+                rows = ask(question, tiny, Path(cache))
+            except FAILURES as error:
+                # The others are still asked: a whole run takes an hour.
+                failed.append(f"{question} ({why(error)})")
+                continue
+            if not tiny:
+                atomic.write_json(path, updated(path, rows))
+    return failed
+
+
+def whole_run() -> list[str]:
+    """Asks what the unfinished run has not answered yet; returns the questions that failed."""
+    path, run, failed = RESULTS / f"{machine_name()}.json", Unfinished(FOLDER / machine_name()), []
+    for question in QUESTIONS:
+        before = run.seconds(question)
+        if before is not None:
+            print(f"--- {question}, {instructions()}: was answered in {before:.0f} s", flush=True)
+            continue
+        print(f"--- {question}, {instructions()}", flush=True)
+        began = time.monotonic()
+        try:
+            rows = ask(question, False, run.cache)
+        except FAILURES as error:
+            failed.append(f"{question} ({why(error)})")
+            continue
+        took = time.monotonic() - began
+        run.add(question, rows, took)
+        atomic.write_json(path, updated(path, rows, run.of))
+        print(f"--- {question}, {instructions()}: took {took:.0f} s", flush=True)
+    if not failed:
+        atomic.write_json(path, run.document(QUESTIONS, profile(run.cache)))
+        run.remove()
+    return failed
+
+
+FAILURES = (subprocess.CalledProcessError, subprocess.TimeoutExpired)
+
+
+def why(error: Exception) -> str:
+    return (
+        f"status {error.returncode}"
+        if isinstance(error, subprocess.CalledProcessError)
+        else f"more than {LONGEST} s"
+    )
 
 
 def main() -> int:
@@ -141,10 +191,16 @@ def main() -> int:
     parser.add_argument(
         "--setting", choices=SETTINGS, help="only this one; default: all that this machine has"
     )
+    parser.add_argument(
+        "--pages", action="store_true", help="asks nothing; writes the pages from the results files"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := [question for question in args.questions if question not in QUESTIONS]:
         parser.error(f"there is no question {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
+    if args.pages:
+        readme.update()
+        return 0
     if args.here:
         return under_this_setting(args.questions, args.tiny)
     return under_settings([args.setting] if args.setting else settings_here(), args.questions, args.tiny)

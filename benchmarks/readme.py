@@ -6,6 +6,7 @@ A file belongs to one machine and one instruction set. Pages put files side by s
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,12 @@ def page(document: Document) -> str:
     minutes = document["machine"].get("minutes")
     whole = f" The whole run took {minutes} minutes." if minutes else ""
     text = f"# {_place(document)}, {_setting(document)}\n\n{head(document)}.{whole}\n\n{markdown(_rows(document))}\n"
+    if "choices" in document:
+        ways = Counter(way for layer, way in document["choices"].items() if not layer.startswith("layout"))
+        told = ", ".join(f"{way} {count}" for way, count in ways.most_common())
+        text += (
+            f"\nWhat the races of the layers chose, how often: {told}. Each layer stands in the JSON file.\n"
+        )
     return text + (f"\n## Where the time goes\n{document['profile']}\n" if "profile" in document else "")
 
 
@@ -178,13 +185,25 @@ def _column(document: Document) -> str:
     return f"{document['machine']['cpu']}, {_setting(document)}"
 
 
+MISSED = "## Targets that were missed"
+
+
+def unexplained(documents: list[Document], text: str) -> list[str]:
+    """The missed rows of which the page does not say why, in bold by the beginning of their name."""
+    told = text.split(MISSED)[1].split("\n## ")[0]
+    missed = {row.name for document in documents for row in _rows(document) if row.reached is False}
+    return sorted(name for name in missed if f"**{name.split(',')[0]}**" not in told)
+
+
 def update() -> None:
-    """Writes all pages from the files that are stored."""
+    """Writes all pages from the files that are stored, and says which missed targets nobody has explained."""
     documents = stored()
     for document in documents:
         atomic.write_text(RESULTS / f"{document['machine']['name']}.md", page(document))
     for (path, name), text in sections(documents).items():
         replace_section(path, name, text)
+    if missing := unexplained(documents, HERE.read_text(encoding="utf-8")):
+        print(f'missed, and not explained under "{MISSED[3:]}" in {HERE}:', *missing, sep="\n  ")
 
 
 def replace_section(path: Path, name: str, text: str) -> None:

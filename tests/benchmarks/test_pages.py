@@ -12,6 +12,7 @@ from benchmarks import readme
 from benchmarks.machine import instructions, machine_name
 from benchmarks.rows import FASTEST, Row, not_asked
 from benchmarks.settings import AVX2, BEST, SETTINGS, environment, limits
+from benchmarks.unfinished import Unfinished
 
 
 def made(cpu, instructions, rows, began="2026-01-01T00:00:00", limits=()):
@@ -101,18 +102,20 @@ def pages(monkeypatch, tmp_path):
     results, here, project = tmp_path / "results", tmp_path / "here.md", tmp_path / "project.md"
     results.mkdir()
     for path, names in ((here, ("table", "profile", "pictures")), (project, ("speed",))):
-        path.write_text("\n".join("\n".join(readme.marks(name)) for name in names))
+        text = "\n".join("\n".join(readme.marks(name)) for name in names)
+        path.write_text(f"{readme.MISSED}\n- **a**: slow\n## Next\n{text}")
     monkeypatch.setattr(readme, "RESULTS", results)
     monkeypatch.setattr(readme, "stored", partial(readme.stored, results))
     monkeypatch.setattr(readme, "HERE", here)
     monkeypatch.setattr(readme, "PROJECT", project)
     monkeypatch.setattr(command, "RESULTS", results)
-    monkeypatch.setattr(command, "profile", lambda: "where the time goes")
+    monkeypatch.setattr(command, "FOLDER", tmp_path / "unfinished")
+    monkeypatch.setattr(command, "profile", lambda cache: "where the time goes")
     return tmp_path
 
 
 def test_a_whole_run_writes_its_file_and_pages_that_agree_with_it(pages, monkeypatch):
-    monkeypatch.setattr(command, "ask", lambda question, tiny: headline_rows(2.0, question))
+    monkeypatch.setattr(command, "ask", lambda question, tiny, cache: headline_rows(2.0, question))
     assert command.under_this_setting([], tiny=False) == 0
     (file,) = (pages / "results").glob("*.json")
     document = json.loads(file.read_text())
@@ -124,7 +127,7 @@ def test_a_whole_run_writes_its_file_and_pages_that_agree_with_it(pages, monkeyp
 
 
 def test_a_question_that_fails_does_not_stop_the_others(pages, monkeypatch, capsys):
-    def ask(question, tiny):
+    def ask(question, tiny, cache):
         if question == "pgd":
             raise subprocess.CalledProcessError(3, "pgd")
         return headline_rows(2.0, question)
@@ -134,6 +137,54 @@ def test_a_question_that_fails_does_not_stop_the_others(pages, monkeypatch, caps
     assert "pgd (status 3)" in capsys.readouterr().err
     (file,) = (pages / "results").glob("*.json")
     assert len(json.loads(file.read_text())["questions"]) == len(readme.HEADLINES)
+
+
+def test_a_run_that_stopped_asks_only_what_it_has_no_answer_to(pages, monkeypatch):
+    asked, broken = [], {"epoch"}
+
+    def ask(question, tiny, cache):
+        asked.append(question)
+        (cache / "cfol_fast").mkdir(exist_ok=True)
+        (cache / "cfol_fast" / "choices-1.json").write_text('{"choices": {"a layer": "fused"}}')
+        if question in broken:
+            raise subprocess.TimeoutExpired("epoch", 1)
+        return [Row(question, "x", 1.0, None, 1.0, 1.0, "n")]
+
+    monkeypatch.setattr(command, "ask", ask)
+    assert command.under_this_setting([], tiny=False) == 1
+    (file,) = (pages / "results").glob("*.json")
+    assert "epoch" not in file.read_text()
+    assert "minutes" not in json.loads(file.read_text())["machine"]
+    broken.clear()
+    asked.clear()
+    assert command.under_this_setting([], tiny=False) == 0
+    assert asked == ["epoch"]
+    whole = json.loads(file.read_text())
+    assert [row["name"] for row in whole["questions"]] == list(command.QUESTIONS)
+    assert all(row["note"] == "n" for row in whole["questions"])
+    assert whole["choices"] == {"a layer": "fused"}
+    assert "chose, how often: fused 1." in file.with_suffix(".md").read_text()
+    assert not (pages / "unfinished" / machine_name()).exists()
+
+
+def test_a_run_with_other_packages_is_not_continued(pages, monkeypatch):
+    folder = pages / "unfinished"
+    Unfinished(folder).add("pgd", [Row("a", "x", 1.0, None, 1.0, 1.0, "n")], 2.0)
+    assert Unfinished(folder).seconds("pgd") == 2.0
+    monkeypatch.setattr("benchmarks.unfinished.versions", lambda: {"cfol_fast": "commit a", "torch": "0"})
+    assert Unfinished(folder).seconds("pgd") is None
+
+
+def test_a_row_of_a_later_commit_says_so(tmp_path, monkeypatch):
+    run = Unfinished(tmp_path / "run")
+    monkeypatch.setattr("benchmarks.unfinished.commit", lambda: "commit later")
+    run.add("pgd", [Row("a", "x", 1.0, None, 1.0, 1.0, "n")], 2.0)
+    assert run.document(("pgd",), "")["questions"][0]["note"] == "n; asked at commit later"
+
+
+def test_a_missed_target_needs_a_paragraph():
+    missed = made("p", "AVX2", [Row(name, "x", 1.0, ">= 2", 1.0, 1.0, "n") for name in ("a, b", "c")])
+    assert readme.unexplained([missed], f"{readme.MISSED}\n- **a**: slow\n## Next\n**c**") == ["c"]
 
 
 def test_each_setting_is_asked_in_a_process_with_its_environment(monkeypatch):
