@@ -11,10 +11,11 @@ import hashlib
 import json
 import math
 import os
+import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +29,51 @@ from cfol_fast.ranks import Ranks, group_size
 
 # "race", "fixed" (what was fastest on the processor of the first measurements, without a race), or a file of choices.
 SETTING = "CFOL_CHOICES"
-FORMAT = 1
-# A race has at most so many timed rounds, and ends after so many seconds while the usual way leads; what is to replace it must
-# lead for some rounds, in which nobody may have disturbed the usual way.
-ROUNDS, SECONDS, ROUNDS_TO_WIN = 5, 0.03, 3
-# What takes this many times as long as the best is not tried again.
-HOPELESS = 1.25
+# 2: races with few images had been won by whoever lays out the weights once, wherever they outweigh the images.
+FORMAT = 2
+# A race has at most so many timed rounds. What is to replace the usual way must lead for some of them, in which nobody may have
+# disturbed the usual way; with slow layers, whose rounds take this many seconds, no more than these.
+ROUNDS, ROUNDS_TO_WIN, SECONDS = 3, 2, 0.03
+# What takes this many times as long as the best is not tried again: in the run that makes the kernels, and after each round.
+FAR_BEHIND, HOPELESS = 2.0, (1.25, 1.1, 1.0)
 # What is to replace the fixed way must be clearly faster: the clocks of shared machines are noisy.
 CLEARLY = 0.97
 # Seconds that one process spends on races; what is left over is raced by the next one.
 BUDGET = 3.0
 
 
+def seconds() -> float:
+    """What a race is timed by. With one thread its own time, of which whoever else is busy on the machine takes nothing away."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 def fastest(names: Sequence[str], run: Callable[[str], object], clock: Callable[[], float]) -> str:
     """The fastest of the ways, in turns; the first one unless another is clearly faster. A way that cannot run here is left out."""
-    usual, left = names[0], []
+    usual, making = names[0], dict[str, float]()
     for name in names:
-        # The first run of a kernel makes it, and is not timed.
         with contextlib.suppress(*((RuntimeError,) if name != usual else ())):
+            begin = clock()
             run(name)
-            left.append(name)
-    best = dict.fromkeys(left, math.inf)
-    start = clock()
-    for rounds in range(1, ROUNDS + 1):
+            making[name] = clock() - begin
+
+    def without_hopeless(names: Iterable[str], times: Mapping[str, float], factor: float) -> list[str]:
+        # The usual way always stays: one disturbance of a busy machine would be enough to lose it.
+        limit = factor * min(times.values())
+        return [name for name in names if name == usual or times[name] <= limit]
+
+    left = without_hopeless(making, making, FAR_BEHIND)
+    best = dict.fromkeys(making, math.inf)
+    start, rounds, leader = clock(), 0, usual
+    while rounds < ROUNDS and left != [usual]:
         for name in left:
             begin = clock()
             run(name)
             best[name] = min(best[name], clock() - begin)
-        # The usual way always stays: one disturbance of a busy machine would be enough to lose it.
-        left = [name for name in left if name == usual or best[name] <= HOPELESS * min(best.values())]
+        left = without_hopeless(left, best, HOPELESS[rounds])
         leader = min(left, key=best.__getitem__)
-        late = clock() - start >= SECONDS
-        if left == [usual] or (late and (leader == usual or rounds >= ROUNDS_TO_WIN)):
+        rounds += 1
+        needed = 1 if leader == usual else ROUNDS_TO_WIN
+        if rounds > needed or (rounds == needed and clock() - start >= needed * SECONDS):
             break
     return leader if best[leader] < CLEARLY * best[usual] else usual
 
@@ -74,7 +88,7 @@ class Choices:
         self,
         setting: str = "race",
         file: Path | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = seconds,
     ) -> None:
         self.setting, self.file, self.used = setting, file, dict[str, str]()
         self._clock, self._spent = clock, 0.0
@@ -84,13 +98,18 @@ class Choices:
         self._for_all = False
         self._lock = threading.RLock()
 
-    def choose(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
-        """One of the ways, of which the first is the fixed one; `run` computes the layer that way."""
+    def choose(
+        self, layer: str, names: Sequence[str], run: Callable[[str], object], others: Iterable[str] = ()
+    ) -> str:
+        """One of the ways, of which the first is the fixed one; `run` computes the layer that way.
+
+        others: ways that never win and therefore do not race, but can be pinned.
+        """
         found = self.used.get(layer)
         if found is None:
             with self._lock:
                 found = self.known(layer)
-                if found is None or found not in names:
+                if found is None or found not in (*names, *others):
                     found = self._race(layer, names, run) if self._may_race else names[0]
                 self.used[layer] = found
         return found
@@ -113,6 +132,8 @@ class Choices:
 
     def pin(self, chosen: Mapping[str, str] | None) -> None:
         """From now on what a checkpoint holds, whatever was chosen before. None: of a version that had only the fixed ways."""
+        if chosen is not None and not _are_choices(chosen):
+            raise ValueError("these are no choices")
         with self._lock:
             if chosen is None:
                 self.setting, self.used = "fixed", {}
@@ -162,6 +183,8 @@ class Choices:
         return self.setting == "race" and not self._together and self._spent < BUDGET
 
     def _race(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
+        if len(names) == 1:
+            return names[0]
         start = self._clock()
         self._raced[layer] = found = fastest(names, run, self._clock)
         self._spent += self._clock() - start
@@ -195,17 +218,24 @@ def read(file: Path, of: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choices_in(file: str | Path, of: Mapping[str, Any] | None = None) -> dict[str, str]:
+    # A pipe of that name would wait forever, and some devices never end.
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise ValueError("it is no file")
     try:
         stored = json.loads(Path(file).read_text(encoding="utf-8"))
     # A file can be nested deeper than Python goes.
     except RecursionError:
         raise ValueError("it is no file of choices") from None
     chosen = stored.get("choices") if isinstance(stored, dict) and stored.get("format") == FORMAT else None
-    if not isinstance(chosen, dict) or not all(isinstance(way, str) for way in chosen.values()):
+    if chosen is None or not _are_choices(chosen):
         raise ValueError(f"it is no file of choices in format {FORMAT}")
     if of is not None and stored.get("machine") != of:
         raise ValueError("it is of another machine")
     return chosen
+
+
+def _are_choices(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(text, str) for pair in found.items() for text in pair)
 
 
 def machine() -> dict[str, str]:
@@ -229,6 +259,9 @@ def cache_file() -> Path | None:
         # The standard wants a relative path ignored.
         root = Path(folder) if os.path.isabs(folder) else Path.home() / ".cache"
     except RuntimeError:
+        return None
+    # A relative home is none: the file would lie in whatever folder a command is called from.
+    if not root.is_absolute():
         return None
     name = hashlib.sha256(json.dumps(machine(), sort_keys=True).encode()).hexdigest()[:16]
     return root / "cfol_fast" / f"choices-{name}.json"

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from cfol_fast import ops
 from cfol_fast.attacks import cudnn
@@ -28,8 +29,13 @@ from cfol_fast.machine import cpu_bfloat16
 FEW_PIXELS = 16
 # Up to this many input channels our op may be faster than oneDNN's backward pass: benchmarks/input_gradient.py.
 FEW_CHANNELS = 4
-# Floating-point operations of a thread in one run of a race: milliseconds. More images than that takes are not raced with.
-RACE_WORK = 3e8
+# Above this many output pixels maps that are in channels_last stay so: to lay them out anew has never paid, on any processor.
+MANY_PIXELS = 64
+# Floating-point operations of a thread in one run of a race: a millisecond or two. More images than that takes do not race.
+RACE_WORK = 1.5e8
+# Unless their output has fewer pixels than this: then what is raced is mostly how the weights are read. With 4 images of 4x4 pixels
+# the way won that takes twice as long for 128 of them; from 16 on the order is that of 128.
+RACE_PIXELS = 256
 
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 # (layout, kernel): the convolution with bias and ReLU in one kernel, the same with weights laid out beforehand, one after the other.
@@ -110,14 +116,15 @@ class FrozenConvolution:
         """
         if x.shape not in self._described:
             threads = torch.get_num_threads()
-            operations = 2 * self.weight.numel() * max(1, self.output_pixels(x))
-            enough = max(threads, math.ceil(RACE_WORK * threads / operations))
+            pixels = max(1, self.output_pixels(x))
+            work = math.ceil(RACE_WORK * threads / (2 * self.weight.numel() * pixels))
+            enough = max(threads, work, 2 * math.ceil(RACE_PIXELS / pixels) - 1)
             images = 2 ** (min(len(x), enough).bit_length() - 1)
             sizes = zip(("kernel", "stride", "padding", "dilation"), self._geometry(), strict=True)
             words = (
                 f"{images} x {_by(x.shape[1:])} -> {len(self.weight)}",
                 *(f"{name} {_by(size)}" for name, size in sizes),
-                f"groups {self.groups}{' relu' * self.relu}, {str(x.dtype).removeprefix('torch.')}, threads {threads}",
+                f"groups {self.groups}, {str(x.dtype).removeprefix('torch.')}, threads {threads}",
             )
             self._described[x.shape] = ", ".join(words), images
         return self._described[x.shape]
@@ -131,6 +138,18 @@ class FrozenConvolution:
         plain = self.groups == 1 and set(self.stride) == set(self.dilation) == {1}
         fits = all(pad < size for pad, size in zip(self.padding, self.weight.shape[2:], strict=True))
         return plain and fits and self.weight.shape[1] <= FEW_CHANNELS
+
+    def needs_contiguous(self, x: Tensor) -> bool:
+        """Where oneDNN's kernels for channels_last are broken, in plain torch too: seen on a processor with AVX-512.
+
+        With results that see padding alone they end the process; with one channel and results of width 1 at a stride they are wrong.
+        """
+        reach = [
+            dilation * (size - 1) for size, dilation in zip(self.weight.shape[2:], self.dilation, strict=True)
+        ]
+        if any(pad > most for pad, most in zip(self.padding, reach, strict=True)):
+            return True
+        return x.shape[1] == 1 and self.stride[1] > 1 and self._output_size(x)[1] == 1
 
     def output_shape(self, x: Tensor) -> tuple[int, ...]:
         return len(x), len(self.weight), *self._output_size(x)
@@ -181,6 +200,8 @@ def _runs_fused(x: Tensor) -> bool:
         and x.dtype in (torch.float32, torch.bfloat16)
         and x.dim() == 4
         and x.numel() > 0
+        # What takes no time cannot race.
+        and not isinstance(x, FakeTensor)
         and not torch.compiler.is_compiling()
         and (x.dtype == torch.float32 or cpu_bfloat16().fused)
     )
@@ -197,11 +218,13 @@ class _FusedConvolution(torch.autograd.Function):
         arrived, layout = _layout(x), choices().known(maps)
         # What stands in a file may be anything.
         layout = layout if layout in FORMATS else None
-        usual = "contiguous fused" if layer.output_pixels(x) <= FEW_PIXELS else "channels_last fused"
+        names = _forward_ways(layer, x)
         way = choices().choose(
             f"forward, {described}, from {arrived} to {layout or 'any'}",
-            (usual, *(name for name in FORWARD if name != usual)),
-            lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0]),
+            names,
+            # With ReLU, whether the layer has it or not: so both kinds share the choice.
+            lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0], relu=True),
+            () if layer.needs_contiguous(x) else FORWARD,
         )
         if layout is None:
             layout = FORWARD[way][0]
@@ -220,18 +243,39 @@ class _FusedConvolution(torch.autograd.Function):
         described, images = ctx.described
         x, *rest = ctx.saved_tensors
         own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
-        usual = own or [ctx.layout]
+        names = list(dict.fromkeys((*own, ctx.layout, *FORMATS)))
+        if ctx.layout == ctx.arrived == "channels_last" and layer.output_pixels(x) > MANY_PIXELS:
+            names.remove("contiguous")
+        if layer.needs_contiguous(x):
+            names = ["contiguous"]
+        # Our op has the mask of the ReLU inside.
+        relu = " with relu" if own and layer.relu else ""
         way = choices().choose(
-            f"backward, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
-            (*usual, *(name for name in FORMATS if name not in usual)),
+            f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
+            names,
             # Where the gradient is masked in place, it does not matter how often.
             lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
+            () if layer.needs_contiguous(x) else FORMATS,
         )
         return _backward(way, layer, grad, x, *rest), None
 
 
-def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str) -> Tensor:
-    """The layer in one of the ways of FORWARD, returned in `layout`."""
+def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
+    """Those of FORWARD that may be the fastest, the usual one first."""
+    if layer.needs_contiguous(x):
+        return ("contiguous fused",)
+    pixels = layer.output_pixels(x)
+    usual = "contiguous fused" if pixels <= FEW_PIXELS else "channels_last fused"
+    # The same kernel that is fused, and no more weights to lay out.
+    names = [usual, "channels_last packed", "channels_last plain"]
+    if pixels <= MANY_PIXELS or _layout(x) == "contiguous":
+        names.append("contiguous fused")
+    return tuple(dict.fromkeys(names))
+
+
+def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str, relu: bool | None = None) -> Tensor:
+    """The layer in one of the ways of FORWARD, returned in `layout`. relu: in place of the layer's own."""
+    relu = layer.relu if relu is None else relu
     inside, kernel = FORWARD[way]
     memory_format = FORMATS[inside]
     x = x.contiguous(memory_format=memory_format)
@@ -239,10 +283,10 @@ def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str) -> Tens
     geometry = layer.stride, layer.padding, layer.dilation
     if kernel == "plain":
         y = F.conv2d(x, weight, layer.bias, *geometry, layer.groups)
-        y = F.relu_(y) if layer.relu else y
+        y = F.relu_(y) if relu else y
     else:
         assert _fused_op is not None
-        after = "relu" if layer.relu else "none"
+        after = "relu" if relu else "none"
         y = _fused_op(
             x, weight, layer.bias, layer.padding, layer.stride, layer.dilation, layer.groups, after, [], ""
         )

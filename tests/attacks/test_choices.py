@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from cfol_fast.attacks import PGD, choices
 from cfol_fast.attacks.choices import FORMAT, Choices, fastest, machine, using
@@ -51,11 +55,35 @@ def test_the_time_that_making_a_kernel_takes_does_not_count() -> None:
 
 
 def test_a_hopeless_way_is_timed_once() -> None:
-    clock = Clock(usual=1e-3, quick=0.9e-3, slow=3e-3)
-    raced(clock)
+    clock = Clock(usual=1e-3, quick=0.9e-3, slow=1.4e-3)
+    assert raced(clock) == "quick"
     # The run that makes it, and the one that is timed.
     assert clock.ran.count("slow") == 2
     assert clock.ran.count("quick") == 1 + choices.ROUNDS
+
+
+def test_what_is_far_behind_while_the_kernels_are_made_is_not_timed() -> None:
+    clock = Clock(usual=1e-3, quick=0.9e-3, slow=3e-3)
+    assert raced(clock) == "quick"
+    assert clock.ran.count("slow") == 1
+
+
+def test_the_usual_way_is_never_far_behind() -> None:
+    clock = Clock(usual=1e-3, quick=1.2e-3, slow=3e-3)
+
+    def run(name: str) -> None:
+        clock.run(name)
+        # It goes first, and may have to make what the others find made.
+        if name == "usual" and clock.ran.count(name) == 1:
+            clock.now += 1.0
+
+    assert fastest(WAYS, run, clock) == "usual"
+
+
+def test_the_usual_way_has_won_when_it_leads_after_two_rounds() -> None:
+    clock = Clock(usual=1e-3, quick=1.05e-3, slow=1.06e-3)
+    assert raced(clock) == "usual"
+    assert len(clock.ran) == 3 * len(WAYS)
 
 
 def test_a_race_of_slow_layers_has_one_round() -> None:
@@ -65,7 +93,7 @@ def test_a_race_of_slow_layers_has_one_round() -> None:
 
 
 def test_what_replaces_the_usual_way_of_a_slow_layer_leads_for_some_rounds() -> None:
-    clock = Clock(usual=1.0, quick=0.9, slow=2.0)
+    clock = Clock(usual=1.0, quick=0.9, slow=1.4)
     assert raced(clock) == "quick"
     assert clock.ran.count("quick") == clock.ran.count("usual") == 1 + choices.ROUNDS_TO_WIN
     assert clock.ran.count("slow") == 2
@@ -127,6 +155,26 @@ def test_a_layer_races_once() -> None:
     ran = len(clock.ran)
     assert chosen.choose("layer", WAYS, clock.run) == "quick"
     assert len(clock.ran) == ran
+
+
+def test_where_one_way_is_left_nothing_races() -> None:
+    chosen, _ = racing()
+    assert chosen.choose("layer", ("usual",), pytest.fail) == "usual"
+
+
+def test_a_way_that_does_not_race_can_be_pinned() -> None:
+    chosen, _ = racing()
+    chosen.pin({"layer": "slow", "another": "unheard of"})
+    assert chosen.choose("layer", ("usual",), pytest.fail, others=WAYS) == "slow"
+    assert chosen.choose("another", ("usual",), pytest.fail, others=WAYS) == "usual"
+
+
+def test_one_thread_is_timed_by_its_own_time_and_several_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "thread_time", lambda: 1.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: 2.0)
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert choices.seconds() == threads
 
 
 def test_without_a_race_the_usual_way_is_taken_and_noted() -> None:
@@ -205,6 +253,36 @@ def test_a_pinned_file_decides_and_nothing_races(tmp_path: Path) -> None:
     assert chosen.choose("another", WAYS, pytest.fail) == "usual"
 
 
+@pytest.mark.parametrize("setting", ["race", "a file"])
+def test_a_pipe_in_the_place_of_the_file_does_not_wait_forever(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "file.json"
+    os.mkfifo(file)
+    if setting == "race":
+        assert choices.read(file, machine()) == {}
+    else:
+        with pytest.raises(InputError, match="it is no file"):
+            Choices(str(file)).choose("layer", WAYS, pytest.fail)
+
+
+@pytest.mark.parametrize("made_up", ["text", [1], {"layer": ["slow"]}, {1: "slow"}])
+def test_a_checkpoints_choices_that_are_none_are_refused(made_up: Any) -> None:
+    with pytest.raises(ValueError, match="these are no choices"):
+        Choices("fixed").pin(made_up)
+
+
+def test_a_relative_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "somewhere")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert choices.cache_file() is None
+
+
+def test_tensors_without_values_do_not_race() -> None:
+    chosen = Choices("race")
+    with using(chosen), FakeTensorMode():
+        convolution(torch.rand(2, 3, 9, 7), a_layer())
+    assert chosen.used == {}
+
+
 @pytest.mark.parametrize("text", [None, "{}", "nonsense"])
 def test_a_pinned_file_that_is_none_is_refused(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "pinned.json"
@@ -272,8 +350,8 @@ class Always(Choices):
         super().__init__("fixed")
         self.preferred = preferred
 
-    def choose(self, layer, names, run):  # type: ignore[no-untyped-def]
-        self.used[layer] = next((name for name in self.preferred if name in names), names[0])
+    def choose(self, layer, names, run, others=()):  # type: ignore[no-untyped-def]
+        self.used[layer] = next((name for name in self.preferred if name in (*names, *others)), names[0])
         return self.used[layer]
 
     def known(self, layer: str) -> str | None:
@@ -322,7 +400,7 @@ def test_the_gradient_has_the_layout_in_which_the_input_came(layout: str, way: s
 
 def test_maps_of_one_shape_have_one_layout_whatever_the_layers_choose() -> None:
     class Alternating(Choices):
-        def choose(self, layer, names, run):  # type: ignore[no-untyped-def]
+        def choose(self, layer, names, run, others=()):  # type: ignore[no-untyped-def]
             return "channels_last plain" if "-> 6, kernel 3x3, stride 1x1" in layer else "contiguous fused"
 
     with using(Alternating("fixed")):
@@ -336,7 +414,7 @@ def test_both_passes_race_and_batches_of_any_size_above_share_the_choice() -> No
     chosen, layer = Choices("race"), a_layer()
     passes(chosen, images(batch=8), layer)
     known = dict(chosen.used)
-    assert {name.partition(",")[0] for name in known} == {"forward", "backward", "layout of 6x9x7"}
+    assert {name.partition(",")[0] for name in known} == {"forward", "backward with relu", "layout of 6x9x7"}
     for batch in range(9, 16):
         passes(chosen, images(batch=batch), layer)
     assert chosen.used == known
@@ -350,6 +428,34 @@ def test_a_race_leaves_the_result_and_the_gradient_alone() -> None:
     # No time passes: the usual ways win.
     for result, right in zip(passes(chosen, x, layer), passes(Choices("fixed"), x, layer), strict=True):
         assert torch.equal(result, right)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "side", "raced"),
+    [
+        # A millisecond's work is two of these images, of which each has pixels enough.
+        (128, 64, 32, 2),
+        # Enough work would be two again, but laying out the weights would be most of it.
+        (128, 512, 4, 16),
+        (128, 256, 8, 4),
+        (9, 512, 4, 8),
+        (1, 512, 4, 1),
+    ],
+)
+def test_so_many_images_race_that_the_weights_do_not_decide(
+    monkeypatch: pytest.MonkeyPatch, batch: int, channels: int, side: int, raced: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    weight = torch.zeros(channels, channels, 3, 3)
+    layer = FrozenConvolution(weight, None, (1, 1), (1, 1), (1, 1), 1, True, own_gradient=False)
+    assert layer.described(torch.zeros(batch, channels, side, side))[1] == raced
+
+
+def test_layers_with_relu_and_without_share_the_forward_race() -> None:
+    chosen = Choices("race")
+    for relu in (False, True):
+        passes(chosen, images(5), a_layer(5, relu))
+    assert sum(name.startswith("forward") and "to any" in name for name in chosen.used) == 1
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ UNUSUAL = {"forward": "contiguous fused", "backward": "contiguous", "layout of":
 class Unusual(Choices):
     """The winners of some other machine."""
 
-    def choose(self, layer, names, run):
-        self.used[layer] = UNUSUAL[layer.partition(",")[0]]
+    def choose(self, layer, names, run, others=()):
+        self.used[layer] = UNUSUAL[layer.partition(",")[0].removesuffix(" with relu")]
         return self.used[layer]
 
 
