@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from cfol_fast.attacks.choices import Choices, using
+from cfol_fast.attacks.choices import FORMAT, Choices, machine, using
 from cfol_fast.runs import checkpoints
 from tests.training import tiny
 
@@ -47,3 +48,24 @@ def test_a_run_from_before_the_race_goes_on_without_one(stopped: Path) -> None:
     with using(Choices("race")) as chosen:
         tiny.run(stopped, resume=True)
     assert chosen.setting == "fixed"
+
+
+def test_a_run_resumed_where_another_machines_choices_are_cached_keeps_its_bits(
+    few_images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights(run: str) -> torch.Tensor:
+        state = torch.load(tmp_path / run / "checkpoints/last.pt", weights_only=True)["model"]
+        return torch.cat([value.flatten().double() for value in state.values()])
+
+    # In the l2 norm every rounding of a gradient reaches the weights; signs would hide most of them.
+    with using(Choices("fixed")) as other:
+        tiny.run(tmp_path / "there", attack__norm="l2")
+    cache = tmp_path / "cache.json"
+    cache.write_text(json.dumps({"format": FORMAT, "machine": machine(), "choices": other.used}))
+    with using(Unusual("fixed")):
+        tiny.run(tmp_path / "whole", attack__norm="l2")
+        tiny.run_until(monkeypatch, 2, tmp_path / "moved", attack__norm="l2")
+    with using(Choices("race", cache)):
+        tiny.run(tmp_path / "moved", resume=True, attack__norm="l2")
+    assert torch.equal(weights("moved"), weights("whole"))
+    assert not torch.equal(weights("there"), weights("whole"))
