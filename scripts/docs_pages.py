@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from typing import TYPE_CHECKING, Any
 
 from cfol_fast import methods
+from cfol_fast.recipes.collection import read_frontiers
+from cfol_fast.recipes.frontier.facts import RULE
+from cfol_fast.recipes.frontier.plan import ERM
+from cfol_fast.recipes.frontier.text import interval_text, row_of, setting_text
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ROOT / "docs" / "methods.toml"
@@ -31,10 +37,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of the methods, and leaves out what they are made of."""
+    # The tests read the pages without mkdocs.
+    from mkdocs.structure.files import File
+
     for file in list(files):
         if file.src_uri.endswith(".toml"):
             files.remove(file)
-    for name, text in method_pages().items():
+    for name, text in method_pages(ROOT / "results").items():
         files.append(File.generated(config, f"methods/{name}.md", content=text))
     return files
 
@@ -54,11 +63,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return re.sub(r"\[([^\]]*)\]\(([^)]+)\)", outside, markdown)
 
 
-def method_pages() -> dict[str, str]:
-    """The markdown of each method's page, and of their index, by name."""
+def method_pages(kept: Path) -> dict[str, str]:
+    """The markdown of each method's page, and of their index, by name. kept: the folder of results."""
     words = tomllib.loads(WORDS.read_text())
-    found = results()
-    pages = {name: method_page(row, words[name], found.get(name)) for name, row in methods.METHODS.items()}
+    found, fair = results(kept), read_frontiers(kept)
+    pages = {
+        name: method_page(row, words[name], [*fair_results(name, fair), *found.get(name, [])])
+        for name, row in methods.METHODS.items()
+    }
     lines = ["# Methods", "", "One trainer, one attack, one schedule; a method is a row of a table.", ""]
     lines += ["| name | what it does | published |", "|---|---|---|"]
     lines += [
@@ -77,7 +89,7 @@ def reference(row: methods.Method) -> str:
     return f"the paper, {row.section}" if re.match(r"\d|appendix", row.section) else row.section
 
 
-def method_page(row: methods.Method, words: dict[str, str], result: str | None) -> str:
+def method_page(row: methods.Method, words: dict[str, str], found: Sequence[str]) -> str:
     lines = [f"# {row.title}", "", row.summary, "", f"Published in: {reference(row)}.", ""]
     lines += ["## Idea", "", words["idea"], ""]
     lines += ["## Formula", "", "```", words["formula"].strip(), "```", ""]
@@ -85,34 +97,60 @@ def method_page(row: methods.Method, words: dict[str, str], result: str | None) 
     lines += ["## Use", "", "```bash", f"cfol-fast train {row.name} --out runs/{row.name}", "```", ""]
     if row.defaults:
         lines += ["| parameter | default |", "|---|---|"]
-        lines += [f"| `{name}` | {value} |" for name, value in row.defaults.items()]
+        lines += [
+            f"| `{name}` | {f'{value:.4g}' if isinstance(value, float) else value} |"
+            for name, value in row.defaults.items()
+        ]
         lines += ["", f"Origin: {row.origin}.", ""]
     if row.note:
         lines += [row.note, ""]
     lines += ["Where it differs from what was published: [differences](../differences.md).", ""]
     lines += ["## Result", ""]
-    lines += [result or "No run of this method is kept in `results/` yet."]
+    lines += ["\n\n".join(found) or "No run of this method is kept in `results/` yet."]
     return "\n".join(lines) + "\n"
 
 
-def results() -> dict[str, str]:
-    """For each method that results/ has a run of, a sentence with its robust figures: of the comparison with the most seeds."""
+def fair_results(name: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each comparison of all methods says of this one; where a comparison has no row of it, that."""
+    return [_fair_sentence(name, facts) for facts in tables]
+
+
+def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
+    row, base = row_of(facts, name), row_of(facts, ERM)
+    if row is None:
+        return f"The comparison of all methods has no row of it ({facts['setting']}; `{facts['command']}`)."
+
+    def figures(of: Mapping[str, Any]) -> str:
+        robust = of["rules"][RULE]["robust"]
+        return f"{interval_text(robust['average'])} % on average, {interval_text(robust['worst'])} % in the worst class"
+
+    seeds = len(row["seeds"])
+    count = "one seed" if seeds == 1 else f"{seeds} seeds, ± half of the mean's 95 % t-interval"
+    beside = "" if base is None or base is row else f" {base['title']} beside it: {figures(base)}."
+    chosen = f" Settings, chosen on a hold-out: {setting_text(row['settings'])}." if row["settings"] else ""
+    return (
+        f"In the comparison of all methods ({facts['setting']}): robust accuracy {figures(row)} ({count}; checkpoint {RULE})."
+        f"{beside}{chosen} Made by `{facts['command']}`; what it shows and what not: `results/README.md`."
+    )
+
+
+def results(kept: Path) -> dict[str, list[str]]:
+    """For each method that a recipe's result has a run of, a sentence with its robust figures: of the recipe with the most seeds."""
     best: dict[str, tuple[int, str]] = {}
-    for file in sorted((ROOT / "results").glob("*/*.json")):
+    for file in sorted(kept.glob("*/*.json")):
         recipe = json.loads(file.read_text())
         for block in recipe.get("blocks") or []:
             for entry in block.get("entries") or []:
                 name, seeds = entry.get("method"), len(entry.get("seeds") or [])
                 if name in methods.METHODS and seeds > best.get(name, (0, ""))[0] and _plain(entry):
                     best[name] = seeds, _sentence(recipe, entry, seeds)
-    return {name: sentence for name, (_, sentence) in best.items()}
+    return {name: [sentence] for name, (_, sentence) in best.items()}
 
 
 def _plain(entry: dict[str, Any]) -> bool:
-    """Whether the row is the method as it is by default."""
-    return not entry.get("parameters") and {"robust.average", "robust.worst"} <= set(
-        entry.get("values") or {}
-    )
+    """Whether the row is the method as it is by default, under the attack that its data set is tested with."""
+    complete = {"robust.average", "robust.worst"} <= set(entry.get("values") or {})
+    return complete and not entry.get("parameters") and not entry.get("attack")
 
 
 def _sentence(recipe: dict[str, Any], entry: dict[str, Any], seeds: int) -> str:
