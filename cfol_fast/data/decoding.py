@@ -167,9 +167,18 @@ def pixels_of(file: Image.Image, size: int | None) -> np.ndarray:
         width, height = stored_size(width, height, size)
     if width * height > MOST_PIXELS:
         raise ValueError(f"{width}x{height} pixels in memory, at most {MOST_PIXELS:,} are decoded")
+    if image.mode == "F":
+        raise ValueError(
+            "its pixels are fractions, and what is white is not said: store them with 8 or 16 bits"
+        )
     # 16-bit grey: convert() would clip it at 255.
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+        grey = np.asarray(image).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 0xFFFF:
+            raise ValueError(
+                f"its pixels go from {grey.min()} to {grey.max()}, and what is white is not said: store them with 8 or 16 bits"
+            )
+        image = Image.fromarray((grey >> 8).astype(np.uint8))
     if turn is not None:
         image = image.transpose(turn)
     image = image.convert("RGB")
@@ -286,7 +295,7 @@ def refuse_unreadable(listing: Listing, path: str, error: Exception, skip_corrup
     if not skip_corrupt or isinstance(error, PermissionError):
         raise InputError(
             f"{listing.root / path} cannot be decoded ({one_line(error)}): repair or remove it, or leave out such images "
-            "with skip_corrupt (--skip-corrupt)"
+            "with --skip-corrupt (in training: --set data.skip_corrupt=true)"
         ) from error
 
 

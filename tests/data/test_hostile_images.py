@@ -56,6 +56,20 @@ def test_a_class_may_be_a_link_but_not_to_another_class(root, tmp_path_factory):
         folders.list_classes(root, "train")
 
 
+@pytest.mark.parametrize(
+    ("pixels", "reason"),
+    [
+        (np.full((8, 8), 0.5, np.float32), "are fractions"),
+        (np.full((8, 8), 70_000, np.int32), "go from 70000 to 70000"),
+        (np.full((8, 8), -1, np.int32), "go from -1 to -1"),
+    ],
+)
+def test_pixels_of_which_nobody_knows_what_is_white_are_refused(root, pixels, reason):
+    Image.fromarray(pixels).save(root / "train" / "ant" / "x.tiff")
+    with pytest.raises(InputError, match=rf"x\.tiff cannot be decoded \(its pixels .*{reason}"):
+        load(root)
+
+
 def test_a_linked_image_counts_where_it_is_linked(root):
     # Links to files are how subsets and repetitions of a data set are made: they are meant.
     (root / "train" / "ant" / "again.png").symlink_to("0.png")
