@@ -39,8 +39,8 @@ class RunImages:
     notes: list[str] = field(default_factory=list)
 
 
-def load_images(config: TrainConfig) -> RunImages:
-    """Reads the data set and divides its training part."""
+def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
+    """Reads the data set and divides its training part. progress: shows how far reading is."""
     wanted, device = config.data, torch.device(config.device)
     found = data.load(
         wanted.name,
@@ -50,6 +50,7 @@ def load_images(config: TrainConfig) -> RunImages:
         seed=config.seed,
         size=wanted.size,
         skip_corrupt=wanted.skip_corrupt,
+        progress=progress,
     )
     if wanted.images is not None:
         part = data.stratified(found.train.labels, wanted.images)

@@ -162,7 +162,9 @@ def _train(
             if finished is not None:
                 progress.say(f"{stage_folder} is finished already")
                 return finished
-            trainer = Trainer(config, images_on(ranks, config), stage_folder, previous, progress, stop)
+            trainer = Trainer(
+                config, images_on(ranks, config, not quiet), stage_folder, previous, progress, stop
+            )
             after_first_step = start.enter(trainer, force)
             # What the caller asked to be told of is the run itself, not the stages before it.
             return to_result(trainer, after_first_step, told if stage_folder == folder else ())
@@ -202,11 +204,11 @@ def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
     return config
 
 
-def images_on(ranks: Ranks, config: TrainConfig) -> RunImages:
+def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunImages:
     """The images; the first process of each machine reads them before the others, which find downloads and caches then."""
     if ranks.size == 1:
-        return load_images(config)
-    images = load_images(config) if processes.local_rank() == 0 else None
+        return load_images(config, progress)
+    images = load_images(config, progress) if processes.local_rank() == 0 else None
     ranks.wait_for_all()
     return images or load_images(config)
 

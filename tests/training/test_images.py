@@ -1,11 +1,13 @@
 """The images of a run: how the training part is divided."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import RunImages, load_images
-from tests.training.tiny import tiny_config
+from tests.training.tiny import run, tiny_config
 
 
 def loaded(tmp_path, **settings) -> RunImages:
@@ -41,3 +43,12 @@ def test_a_part_of_the_training_images_has_its_share_of_every_class_and_is_the_s
 def test_a_part_cannot_have_more_images_than_there_are(few_images, tmp_path):
     with pytest.raises(InputError, match="1 to 200 of them, got 201"):
         loaded(tmp_path, data__images=201)
+
+
+def test_a_quiet_run_reads_a_folder_of_images_without_a_word(tmp_path, capsys):
+    for place in ("train/ant", "train/bee", "test/ant", "test/bee"):
+        (tmp_path / place).mkdir(parents=True)
+        for number in range(4):
+            Image.fromarray(np.full((8, 8, 3), 9 * number, np.uint8)).save(tmp_path / place / f"{number}.png")
+    run(tmp_path / "run", data__name="folder", data__root=str(tmp_path), epochs=1)
+    assert capsys.readouterr() == ("", "")

@@ -140,7 +140,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_step(few_images, tmp_p
 
 
 def test_a_flag_that_the_source_raised_on_the_device_stops_the_run(few_images, tmp_path, monkeypatch):
-    def flagged(config):
+    def flagged(config, progress=False):
         images = load_images(config)
         images.train.fault.fill_(8)
         return images
