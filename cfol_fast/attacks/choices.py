@@ -118,6 +118,10 @@ class Choices:
         """What is chosen already, here, in the checkpoint that is continued, or in the file."""
         return self.used.get(layer) or self._pinned.get(layer) or self._in_file().get(layer)
 
+    def check(self) -> None:
+        """Refuses a setting that names no file of choices, before anything is computed or written."""
+        self._in_file()
+
     @property
     def chosen(self) -> dict[str, str]:
         """What a checkpoint holds."""

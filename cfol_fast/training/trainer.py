@@ -78,6 +78,8 @@ class Trainer:
         check_shards(config.shards or 1, self.ranks)
         if config.precision == "bfloat16" and (trouble := bfloat16_trouble(self.device)):
             raise InputError(trouble)
+        if self.device.type == "cpu":
+            choices().check()
         if config.graph and (reason := why_no_graph(config)):
             raise InputError(f"--graph on is not possible: {reason}; use --graph off")
         method, k = methods.get(config.method), len(images.classes)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cfol_fast.attacks.choices import FORMAT, Choices, machine, using
+from cfol_fast.errors import InputError
 from cfol_fast.runs import checkpoints
 from tests.training import tiny
 
@@ -38,6 +39,12 @@ def test_a_resumed_run_keeps_its_choices(stopped: Path) -> None:
     again = saved.keys() & chosen.used.keys()
     assert any(layer.startswith("backward") for layer in again)
     assert all(chosen.used[layer] == saved[layer] for layer in again)
+
+
+def test_a_setting_that_names_no_file_leaves_no_run_behind(few_images, tmp_path: Path) -> None:
+    with using(Choices("/no/such/file")), pytest.raises(InputError, match="CFOL_CHOICES must be"):
+        tiny.run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_from_before_the_race_goes_on_without_one(stopped: Path) -> None:
