@@ -1,9 +1,13 @@
-"""How many kernels a training step starts: counted by op, on the CPU as dispatches, on the path of a GPU as kernel launches."""
+"""How many kernels a training step starts: counted by op, on the CPU as dispatches, on the path of a GPU as kernel launches.
+
+And with `--graph on`, where a step is a replay of what was captured: what the host starts then.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.rows import Row, at_most, main
 from benchmarks.steps import OurStep, Problem, UsualStep
 from cfol_fast.attacks import cudnn
+from cfol_fast.training.capture import WARM_UP, StepGraph
 
 # Launches of the native ops that have more than one (csrc/cuda): most advance a random state by a kernel of its own.
 LAUNCHES = {
@@ -71,6 +76,37 @@ def dispatched(step: Callable[[], object], launches: bool = False, fused: bool =
     return counted.kernels
 
 
+class Replayed:
+    """Stands for torch.cuda.CUDAGraph: what is counted is how often it is started."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+def with_graph(step: OurStep) -> tuple[int, int]:
+    """(replays, launches beside them) of one step of the loop under `--graph on`, after its warm-up and its capture."""
+    cuda: dict[str, Any] = {
+        "CUDAGraph": Replayed,
+        "graph": lambda graph, **options: nullcontext(),
+        "Stream": lambda device: mock.Mock(),
+        "current_stream": mock.Mock(),
+        "stream": lambda stream: nullcontext(),
+        "device": lambda device: nullcontext(),
+    }
+    with mock.patch.multiple(torch.cuda, **cuda):
+        graph = step.trainer.graph = StepGraph(step.trainer)
+        steps = step.trainer.take_steps(WARM_UP + 2)
+        for _ in range(WARM_UP + 1):
+            next(steps)
+        before = graph._graph.replays
+        with Counted(launches=True) as counted:
+            next(steps)
+        return graph._graph.replays - before, sum(counted.kernels.values())
+
+
 def measure(tiny: bool) -> list[Row]:
     """On the CPU, and on the meta device, which takes the same path as a GPU without the arithmetic.
 
@@ -95,6 +131,14 @@ def measure(tiny: bool) -> list[Row]:
             )
         name = f"{what} per training step, {network}, {where}"
         rows.append(at_most(name, "the usual way", total / usual, 0.7, note))
+        if on_gpu:
+            replays, others = with_graph(OurStep(replace(chosen, device="cpu")))
+            note = (
+                f"{replays} replay and {others} launches beside it, against {total:,} launches without the graph and {usual:,} of the usual "
+                "way; a learning rate that changes in every step is one launch more"
+            )
+            name = f"starts by the host per training step with --graph on, {network}, the path of a GPU (counted, not run on one)"
+            rows.append(at_most(name, "one replay", float(replays + others), 1, note))
     return rows
 
 

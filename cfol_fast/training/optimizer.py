@@ -35,9 +35,10 @@ class DeviceRate(torch.optim.Optimizer):
         self.set_rate(self.rate)
 
     def set_rate(self, rate: float) -> None:
-        self.rate = rate
-        if self.fused:
+        # A rate that stays costs a captured step no launch beside its replay.
+        if rate != self.rate and self.fused:
             self._on_device.fill_(rate)
+        self.rate = rate
         for group in self.param_groups:
             group["lr"] = self._on_device if self.fused else rate
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.dispatches import LAUNCHES, Counted, dispatched
+from benchmarks.dispatches import LAUNCHES, Counted, dispatched, with_graph
+from benchmarks.steps import OurStep, Problem
 from cfol_fast import ClassSampler, models
 from cfol_fast.attacks.frozen import frozen
 
@@ -50,3 +51,11 @@ def test_a_fused_convolution_is_one_launch_and_unfused_one_up_to_four():
     assert fused["aten.cudnn_convolution_add_relu"] == 8
     assert fused["aten.convolution"] == 3 * 2
     assert sum(plain.values()) - sum(fused.values()) == 9 * 2 + 8 * 3
+
+
+@pytest.mark.slow
+def test_a_captured_step_is_one_replay_and_a_rate_that_changes_one_launch_more():
+    step = OurStep(Problem("demo-cnn", batch=2, images=20, steps=1))
+    assert with_graph(step) == (1, 0)
+    step.trainer.config.optimizer.schedule = "one-cycle"
+    assert with_graph(step) == (1, 1)
