@@ -152,9 +152,23 @@ def make_loader(file: Beton, workers: int) -> Loader:
         # FFCV allocates memory for each epoch, and the first write to each of its pages costs a page fault. A source feeds one
         # loop at a time, training or evaluation, so the next can have the memory of the one before.
         loader.graph.allocate_memory = lru_cache(maxsize=2)(loader.graph.allocate_memory)
+        loader.decode = _compiled(decoder)
+        loader.places = loader.reader.metadata[f"f{file.fields.index(file.image_field)}"]
         return loader
     finally:
         numba.set_num_threads(threads)
+
+
+# Compiled decoders. FFCV compiles one for each loader, which takes a second, and a run has three: training, hold-out and test.
+_COMPILED: dict[tuple[Any, ...], Any] = {}
+
+
+def _compiled(decoder: FlatImages | FlatArrays) -> Any:
+    """The decoder's code. What it depends on beside its arguments: whether it has several threads, and the size of arrays."""
+    key = (type(decoder), Compiler.num_threads > 1, getattr(decoder.field, "shape", None))
+    if key not in _COMPILED:
+        _COMPILED[key] = Compiler.compile(decoder.generate_code())
+    return _COMPILED[key]
 
 
 def threads_for(file: Beton, width: int, workers: int) -> int:
@@ -186,7 +200,7 @@ class Feed(EpochIterator):
         self._ring = IndexRing(rows.numpy())
         # Not FFCV's own queue: with batches_ahead=0 that has no bound, and its put() can block forever. Here the ring is the bound.
         self._decoded: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        ((self._stage, _),), _ = loader.code
+        self._decode_rows, self._places = loader.decode, loader.places
         loader.batch_size, loader.batches_ahead = width, lag + 1
         # An empty order: no epoch and no schedule of pages. This starts the thread.
         super().__init__(loader, np.empty(0, np.int64))
@@ -263,7 +277,7 @@ class Feed(EpochIterator):
             indices, pixels = indices[:count], pixels[:count]
         # FFCV's run_pipeline does the same, and gathers the arguments of all its stages anew for each batch.
         with _DECODING:
-            (failures,) = self._stage(indices, self.metadata, self.storage_state, bank, None)
+            failures = self._decode_rows(indices, bank, self._places, self.storage_state)
         if failures:
             first = int(indices[int(np.flatnonzero(failed[:count])[0])])
             raise ValueError(

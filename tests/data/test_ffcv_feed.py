@@ -4,7 +4,9 @@ import queue
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from cfol_fast import data
 from cfol_fast.data import beton
 from cfol_fast.data.ffcv_install import using_ffcv
 
@@ -50,3 +52,20 @@ def test_a_last_batch_that_comes_when_the_wait_is_just_over_is_not_lost():
 
     ended = SimpleNamespace(_decoded=JustTooLate(), is_alive=lambda: False)
     assert ffcv_feed.Feed.pull(ended) == "the last batch"
+
+
+def test_files_of_one_kind_share_what_was_compiled_and_others_do_not(mini_beton, tmp_path):
+    """A decoder takes a second to compile. The sizes of arrays, and whether there are several threads, are compiled in."""
+    with using_ffcv():
+        from cfol_fast.data import ffcv_feed
+
+    def file(side):
+        images = data.ImageSet(torch.zeros(2, side, side, 1, dtype=torch.uint8), torch.arange(2), ["a", "b"])
+        return beton.write(tmp_path / f"{side}.beton", images)
+
+    mini = beton.open_beton(mini_beton)
+    decode = ffcv_feed.make_loader(mini, workers=1).decode
+    assert ffcv_feed.make_loader(file(28), workers=1).decode is decode
+    assert ffcv_feed.make_loader(file(20), workers=1).decode is not decode
+    if ffcv_feed.numba.config.NUMBA_NUM_THREADS > 1:
+        assert ffcv_feed.make_loader(mini, workers=2).decode is not decode
