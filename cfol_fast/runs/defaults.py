@@ -73,7 +73,7 @@ def complete(config: TrainConfig) -> TrainConfig:
     config.attack.eps = _default(config.attack.eps, spec.eps)
     _settle_steps(config.attack, defaults)
     config.test.eps = _default(config.test.eps, config.attack.eps)
-    config.test.step = _default(config.test.step, 2.5 * config.test.eps / max(1, config.test.steps))
+    config.test.step = _default(config.test.step, evaluation_step(config, max(1, config.test.steps)))
     config.device = str(choose_device(config.device))
     config.precision = choose_precision(config.precision, torch.device(config.device), config.deterministic)
     config.out = _default(config.out, f"runs/{spec.name}-{method.name}-seed{config.seed}")
@@ -94,7 +94,17 @@ def _settle_steps(chosen: AttackConfig, defaults: Defaults) -> None:
                 f"attack.steps must be 1 for {chosen.kind}, which takes a single step, got {chosen.steps}"
             )
     chosen.steps = _default(chosen.steps, kind.steps_unless_told)
-    chosen.step = _default(chosen.step, own_step)
+    chosen.step = _default(chosen.step, _within_a_pixel(own_step, chosen.norm))
+
+
+def evaluation_step(config: TrainConfig, steps: int) -> float:
+    """The step of an evaluation in so many steps, where nobody says another."""
+    return _within_a_pixel(2.5 * (config.test.eps or 0.0) / steps, config.attack.norm)
+
+
+def _within_a_pixel(step: float, norm: str) -> float:
+    """In linf a step beyond the whole range of a pixel leads no further, and attacks take it for a slip."""
+    return min(step, 1.0) if norm == "linf" else step
 
 
 def holdout_fraction(holdout: str) -> float | None:
@@ -174,6 +184,10 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share of the training images such "
             "as 0.2 (the test set would leak into the average)"
+        )
+    if methods.get(config.method).attack is None and config.attack.kind != "none":
+        raise InputError(
+            f"{config.method} trains on the images as they are, got attack.kind={config.attack.kind}: take erm"
         )
     if "radius" in policy.factors and config.attack.kind == "none":
         raise InputError(

@@ -22,7 +22,7 @@ NUMBERS: dict[str, Range] = {
     "data.crop_scale": Range(0, 1, whole=False, above=True),
     "data.crop_ratio": Range(1, 100, whole=False),
     "optimizer.lr": Range(0, 1e30, whole=False, above=True),
-    "optimizer.momentum": Range(0, 1, whole=False),
+    "optimizer.momentum": Range(0, 0.99999, whole=False),
     "optimizer.weight_decay": Range(0, 1e3, whole=False),
     "optimizer.milestones": Range(0, 1_000_000),
     "optimizer.decay": Range(0, 1, whole=False, above=True),
@@ -81,6 +81,9 @@ def check_radius(eps_name: str, eps: float | None, step_name: str, step: float |
     if norm == "linf" and eps is not None and eps > 1:
         hint = f"; {eps:g}/255 is written as a fraction" if eps <= 255 else ""
         raise InputError(f"{eps_name} must be at most 1 for linf, as pixels lie in 0..1, got {eps:g}{hint}")
+    if norm == "linf" and step is not None and step > 1:
+        hint = f"; {step:g}/255 is written as a fraction" if step <= 255 else ""
+        raise InputError(f"{step_name} must be at most 1 for linf, as pixels lie in 0..1, got {step:g}{hint}")
     if eps and step is not None and not step > 0:
         raise InputError(f"{step_name} must be above 0 where eps is, got {step:g}")
 

@@ -21,7 +21,7 @@ from cfol_fast.machine import choose_device
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import holdout_fraction
+from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.images import load_images
@@ -109,7 +109,7 @@ def measure(
 ) -> evaluation.Evaluation:
     """The model, clean and with the attack of the run's validation or test."""
     eps = config.test.eps or 0.0
-    attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step or 2.5 * eps / steps}
+    attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step or evaluation_step(config, steps)}
     attack |= {"norm": config.attack.norm, "seed": config.seed}
     return evaluation.evaluate(
         model,

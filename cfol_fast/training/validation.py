@@ -16,7 +16,7 @@ from cfol_fast.evaluation.sharing import RandomStates, over_batches
 from cfol_fast.machine import versions
 from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.runs import checkpoints, predictions, run_folder
-from cfol_fast.runs.defaults import holdout_label
+from cfol_fast.runs.defaults import evaluation_step, holdout_label
 from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.training.building import training_attack
 from cfol_fast.training.trainer import Trainer
@@ -53,7 +53,7 @@ def holdout_accuracies(trainer: Trainer, model: nn.Module, what: str) -> dict[st
     config, source = trainer.config, trainer.images.validation
     assert source is not None
     steps = config.validation.steps
-    attack = new_attack(trainer, steps, 2.5 * (config.test.eps or 0.0) / steps, model)
+    attack = new_attack(trainer, steps, evaluation_step(config, steps), model)
     found = figures(evaluated(trainer, source, attack, what, model))
     for accuracy in found.values():
         del accuracy["confusion"]
