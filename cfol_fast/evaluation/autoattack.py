@@ -3,6 +3,9 @@
 The attacks run one after another, each on the examples that withstood those before, in batches. After every batch the state is
 written; a run that was killed continues with the next batch, and ends with the flags it would have had. That works because
 pyautoattack seeds every batch anew, so a batch does not depend on what ran before it in the process.
+
+The attacks work on the frozen network, BatchNorm folded in, which gives the model's logits up to rounding in less time. What counts is
+the model itself: an image that is broken on the frozen network alone is attacked again, on the model.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from torch import Tensor, nn
 
 from cfol_fast import atomic
 from cfol_fast.attacks.attack import check_radius
-from cfol_fast.attacks.frozen import bare, evaluation_mode
+from cfol_fast.attacks.choices import choices
+from cfol_fast.attacks.frozen import Network, bare, evaluation_mode, frozen
 from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.sharing import fingerprint, model_fingerprint, one_round
@@ -39,6 +43,8 @@ STATE_SHAPE = {
     "batch!": int,
     "start!": str,
     "predictions!": [int],
+    "attacked twice": [int],
+    "choices": {str: str},
 }
 
 
@@ -46,6 +52,8 @@ class AutoAttack:
     """AutoAttack on `model` with radius `eps`; `state` is the file that lets a killed run continue.
 
     attacks: the parts to run, by default the four of the standard version.
+    fast: attack the frozen network, where the model can be frozen, and confirm on the model itself.
+    attacked_twice: after `run`, the images that were broken on the frozen network but not on the model, which was attacked then.
     """
 
     kind = "autoattack"
@@ -58,6 +66,7 @@ class AutoAttack:
         seed: int = 0,
         state: str | Path | None = None,
         attacks: Sequence[str] = STANDARD,
+        fast: bool = True,
     ) -> None:
         if norm not in NORMS:
             raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
@@ -69,7 +78,8 @@ class AutoAttack:
             )
         self.model, self.eps, self.norm, self.seed = model, float(eps), norm, seed
         self.state = None if state is None else Path(state)
-        self.attacks = tuple(attacks)
+        self.attacks, self.fast = tuple(attacks), fast
+        self.attacked_twice: list[int] = []
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -80,6 +90,17 @@ class AutoAttack:
             "attacks": list(self.attacks),
             "seed": self.seed,
         }
+
+    @property
+    def note(self) -> str | None:
+        """What a reader of the result should know."""
+        if not self.attacked_twice:
+            return None
+        numbers = ", ".join(map(str, self.attacked_twice))
+        return (
+            "AutoAttack broke these images on the network with BatchNorm folded in, but not on the model itself, where they were "
+            f"attacked again: {numbers}"
+        )
 
     def run(
         self,
@@ -99,6 +120,8 @@ class AutoAttack:
         """
         ranks = ranks or Ranks(world_size=1)
         state = ranks.from_first(lambda: self._begin(x, y, clean, device, batch_size))
+        if state.choices:
+            choices().pin(state.choices)
         adversary = None
         for number, name in enumerate(self.attacks):
             if number < state.attack:
@@ -110,9 +133,10 @@ class AutoAttack:
                 with one_round(ranks) as this:
                     for piece in round_of[ranks.rank : ranks.rank + 1]:
                         adversary = adversary or self._adversary(x, device)
-                        this.found = self._attack(adversary, name, x[piece], y[piece], device).tolist()
-                for piece, found in zip(round_of, this.all, strict=False):
+                        this.found = self._attack(adversary, name, x[piece], y[piece], device)
+                for piece, (found, twice) in zip(round_of, this.all, strict=False):
                     state.predictions[piece] = torch.tensor(found)
+                    state.attacked_twice.update(piece[twice].tolist())
                 state.batch += len(round_of)
                 ranks.from_first(lambda: self._save(state))
                 with one_round(ranks):
@@ -120,6 +144,7 @@ class AutoAttack:
                         progress(number * len(pieces) + state.batch, len(self.attacks) * len(pieces))
             state.next_attack(y)
             ranks.from_first(lambda: self._save(state))
+        self.attacked_twice = sorted(state.attacked_twice)
         return state.predictions
 
     def _begin(self, x: Tensor, y: Tensor, clean: Tensor, device: torch.device, batch_size: int) -> _State:
@@ -139,7 +164,7 @@ class AutoAttack:
         except ModuleNotFoundError:
             raise InputError("AutoAttack needs pyautoattack: pip install pyautoattack") from None
         # A copy, because parts of AutoAttack leave gradients in the parameters
-        model = _Contiguous(copy.deepcopy(bare(self.model)).requires_grad_(False)).eval()
+        model = _Attacked(copy.deepcopy(bare(self.model)).requires_grad_(False)).eval()
         with torch.no_grad():
             k = model(x[:1].to(device)).shape[1]
         if k < LEAST_CLASSES:
@@ -153,13 +178,31 @@ class AutoAttack:
         adversary.fab.n_target_classes = min(adversary.fab.n_target_classes, k - 1)
         return adversary
 
-    def _attack(self, adversary: Any, name: str, x: Tensor, y: Tensor, device: torch.device) -> Tensor:
+    def _attack(
+        self, adversary: Any, name: str, x: Tensor, y: Tensor, device: torch.device
+    ) -> tuple[list[int], list[int]]:
+        """(the model's predictions for the batch, the places of the images that were attacked twice)."""
         adversary.attacks_to_run = [name]
-        with _undisturbed(device), evaluation_mode(adversary.model):
-            # In another layout its `view` raises.
-            x, y = x.to(device).contiguous(), y.to(device)
-            _, predicted = adversary.run_standard_evaluation(x, y, batch_size=len(x))
-        return predicted.cpu()
+        # In another layout its `view` raises.
+        x, y, model = x.to(device).contiguous(), y.to(device), adversary.model
+
+        def attacked(rows: Tensor) -> tuple[Tensor, Tensor]:
+            found: tuple[Tensor, Tensor] = adversary.run_standard_evaluation(
+                x[rows], y[rows], batch_size=len(rows)
+            )
+            return found
+
+        with _undisturbed(device), evaluation_mode(model):
+            with model.frozen(device, self.fast):
+                x_adv, predicted = attacked(torch.arange(len(x), device=device))
+            broken = (predicted != y).nonzero().squeeze(1)
+            if len(broken):
+                with torch.no_grad():
+                    predicted[broken] = model(x_adv[broken]).argmax(1)
+            twice = broken[predicted[broken] == y[broken]]
+            if len(twice):
+                predicted[twice] = attacked(twice)[1]
+        return predicted.tolist(), twice.tolist()
 
     def _save(self, state: _State) -> None:
         if self.state is not None:
@@ -174,28 +217,42 @@ class AutoAttack:
             "attacks": list(self.attacks),
             "seed": self.seed,
             "batch size": batch_size,
+            "way of computing": "frozen" if self.fast else "as it is",
             "pyautoattack": versions().get("pyautoattack", "not installed"),
         }
 
 
-class _Contiguous(nn.Module):
+class _Attacked(nn.Module):
     """The model, with gradients of the input in the layout that pyautoattack can `view`: a channels_last model returns others."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        # In a list, where torch does not take what computes the logits for a part of the model.
+        self._networks: list[Network] = [model]
+
+    @contextlib.contextmanager
+    def frozen(self, device: torch.device, fast: bool) -> Iterator[None]:
+        """Inside the block the logits are the frozen network's."""
+        with frozen(self.model, device, fast) as network:
+            self._networks.append(network)
+            try:
+                yield
+            finally:
+                self._networks.pop()
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
             x = x.view_as(x)
             x.register_hook(Tensor.contiguous)
-        return logits_in(self.model(x))
+        return logits_in(self._networks[-1](x))
 
 
 class _State:
     """How far the attacks are: the attack's number, the batch, the examples it works on, the predictions so far.
 
     candidates: (N,) bool, what withstood the attacks before the current one; its batches are made of these.
+    choices: the ways to compute layers of the run that is continued, so that it ends with the flags it would have had.
     """
 
     def __init__(self, identity: dict[str, Any], clean: Tensor, y: Tensor) -> None:
@@ -203,6 +260,8 @@ class _State:
         self.attack = self.batch = 0
         self.predictions = clean.clone()
         self.candidates = clean == y
+        self.attacked_twice: set[int] = set()
+        self.choices: dict[str, str] = {}
 
     def next_attack(self, y: Tensor) -> None:
         self.attack, self.batch = self.attack + 1, 0
@@ -217,6 +276,8 @@ class _State:
             "batch": self.batch,
             "start": "".join("1" if flag else "0" for flag in self.candidates.tolist()),
             "predictions": self.predictions.tolist(),
+            "attacked twice": sorted(self.attacked_twice),
+            "choices": choices().chosen,
         }
 
     def restore(self, path: Path, y: Tensor, batch_size: int, attacks: int, classes: int) -> None:
@@ -236,6 +297,8 @@ class _State:
             raise InputError(f"the AutoAttack state {path} is damaged ({wrong}); delete it to begin again")
         self.attack, self.batch = stored["attack"], stored["batch"]
         self.candidates, self.predictions = candidates, predictions
+        self.attacked_twice = set(stored.get("attacked twice") or ())
+        self.choices = stored.get("choices") or {}
 
     def _nonsense(
         self,
@@ -266,6 +329,8 @@ class _State:
             return "it changed examples that are not attacked"
         if bool(((predictions < 0) | (predictions >= classes)).any()):
             return f"its predictions must be of {classes} classes"
+        if not all(0 <= number < len(y) for number in stored.get("attacked twice") or ()):
+            return f"the images that were attacked twice must be of {len(y)} examples"
         return None
 
 

@@ -99,7 +99,10 @@ def evaluate(
             (_describe(one), accuracy(predictions)) for one, predictions in zip(chosen, attacked, strict=True)
         ],
         settings=settings,
-        notes=[ACTIVE_SET_NOTE] if active_set else [],
+        notes=[
+            *([ACTIVE_SET_NOTE] if active_set else []),
+            *(one.note for one in chosen if isinstance(one, AutoAttack) and one.note),
+        ],
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from cfol_fast import models
 from cfol_fast.data.registry import IMAGENET
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.recognition import recognise
 from cfol_fast.runs import safetensors_files
 from cfol_fast.runs.checkpoints import check_own_digest
 
@@ -37,23 +38,6 @@ NORMALISATION = {
 UNUSED = ("sub_block1.",)
 # A counter that older versions of torch did not store.
 OPTIONAL = ("num_batches_tracked",)
-# The last layer of ours, and a layer of each of torchvision's families, with the beginnings of their names: only those whose layer a
-# file has are compared with it.
-OURS = {
-    "linear.weight": ("resnet", "preact", "demo"),
-    "block3.layer.0.bn1.weight": "wrn",
-    "classifier.weight": "vgg",
-}
-FAMILIES: dict[str, str | tuple[str, ...]] = {
-    "class_token": "vit_",
-    "features.conv0.weight": "densenet",
-    "stem.0.weight": "regnet",
-    "layers.0.weight": "mnasnet",
-    "conv1.0.weight": "shufflenet",
-    "conv1.weight": ("resnet", "resnext", "wide_resnet"),
-    "features.0.weight": ("alexnet", "vgg", "squeezenet"),
-    "features.0.0.weight": ("convnext", "efficientnet", "mobilenet", "swin"),
-}
 CONVERT = (
     "Where you trust it, convert it once: s = torch.load(FILE, weights_only=False); s = s.state_dict() if hasattr(s, 'state_dict') "
     "else s.get('state_dict', s.get('model', s)); torch.save(s, 'weights.pt')"
@@ -128,7 +112,7 @@ def load_weights(
 ) -> nn.Module:
     """The network `model` with the weights of the file, in eval mode, for pixels in [0, 1].
 
-    model: a name of `models.create`; without it, the one that the file names or whose layers it has, of ours or of torchvision's.
+    model: a name of `models.create`; without it, the one that the file names or whose layers it has, see `recognise`.
     mean, std: what the network was trained with, see `normalisation`; refused where the file has them. Without them a library's model
     takes those of the library's own weights, and every other is refused.
     """
@@ -138,11 +122,11 @@ def load_weights(
     classes = num_classes or found
     if classes is None:
         raise InputError(f"{path}: the number of classes cannot be seen from its layers; give it")
-    name = model or said or _recognise(weights, found or classes, image_size, in_channels)
+    name = model or said or _recognise(path, weights, found or classes, image_size, in_channels)
     if name is None:
         raise InputError(
-            f"{path} fits none of our networks ({', '.join(models.names())}) and none of torchvision's: name its network with --model "
-            "(timm:NAME, torchvision:NAME, package.module:factory)"
+            f"{path} fits none of our networks ({', '.join(models.names())}) and none of torchvision's{models.timm_searched()}: name its "
+            "network with --model (timm:NAME, torchvision:NAME, package.module:factory)"
         )
     network = models.create(name, classes, image_size, in_channels)
     adopt(network, weights, f"{path} is not a {name} with {classes} classes", ema=ema)
@@ -305,26 +289,23 @@ def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], ema: bo
     return max(order, key=lambda prefix: sum(prefix + name in weights for name in wanted))
 
 
-def _recognise(weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int) -> str | None:
-    """The network of ours or of torchvision's that the file fits, found with networks that have shapes but no numbers."""
+def _recognise(
+    path: Path, weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int
+) -> str | None:
+    """The network that the file fits, found with networks that have shapes but no numbers."""
 
-    def candidates(families: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-        found = [
-            begins
-            for layer, begins in families.items()
-            if any(f".{key}".endswith(f".{layer}") for key in weights)
-        ]
-        return [name for name in names if any(name.startswith(begins) for begins in found)]
-
-    others = [f"torchvision:{name}" for name in candidates(FAMILIES, models.torchvision_names())]
-    for name in [*candidates(OURS, models.names()), *models.registered_names(), *others]:
+    def fits(name: str) -> bool:
         try:
             shapes = models.create_without_numbers(name, classes, image_size, in_channels)
             _matching(weights, shapes.get_submodule("net").state_dict(), name)
         except InputError:
-            continue
-        return name
-    return None
+            return False
+        return True
+
+    try:
+        return recognise(weights, fits)
+    except InputError as error:
+        raise InputError(f"{path} does not say which network it is: {error}") from None
 
 
 def _outputs(weights: Mapping[str, Tensor]) -> int | None:

@@ -1,7 +1,7 @@
 """Image classifiers for robust training; see `create`."""
 
 from cfol_fast.models.factories import check_named
-from cfol_fast.models.libraries import Published, torchvision_names
+from cfol_fast.models.libraries import Published, timm_names, timm_searched, torchvision_names
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import (
@@ -28,5 +28,7 @@ __all__ = [
     "published_weights",
     "register",
     "registered_names",
+    "timm_names",
+    "timm_searched",
     "torchvision_names",
 ]

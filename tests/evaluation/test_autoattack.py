@@ -54,17 +54,80 @@ def own_run(few: Trained) -> torch.Tensor:
     return predicted == few.y
 
 
-def test_the_flags_are_those_of_pyautoattacks_own_run(few: Trained) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_flags_are_those_of_pyautoattacks_own_run(few: Trained, fast: bool) -> None:
     expected = own_run(few)
     told: list[tuple[int, int]] = []
-    report = evaluate(
-        *few, attack={"kind": "autoattack", "eps": EPS}, batch_size=BATCH, progress=lambda *a: told.append(a)
-    )
-    assert torch.equal(report.robust.correct, expected)
+    attack = {"kind": "autoattack", "eps": EPS, "fast": fast}
+    report = evaluate(*few, attack=attack, batch_size=BATCH, progress=lambda *a: told.append(a))
+    if fast:
+        # An image on the edge may fall to either side of it, by rounding.
+        assert (report.robust.correct != expected).sum() <= 1
+    else:
+        assert torch.equal(report.robust.correct, expected)
     assert 0 < report.robust.average < 1
+    assert report.notes == []
     assert report.attacks[0][0]["version"] == "standard"
     assert told[-1] == (N, N)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_the_attacks_work_on_the_frozen_network(few: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    original = SmallNet.forward
+    monkeypatch.setattr(SmallNet, "forward", lambda self, x: passes.append(1) or original(self, x))
+    counts = []
+    for fast in (False, True):
+        passes.clear()
+        attack = {"kind": "autoattack", "eps": EPS, "attacks": ("apgd-ce",), "fast": fast}
+        evaluate(*few, attack=attack, batch_size=N)
+        counts.append(len(passes))
+    # The clean images, the number of classes, two traces and the confirmation are left.
+    assert counts[1] <= 5 < counts[0]
+
+
+class LiesOnceFrozen(AutoAttack):
+    """On the frozen network every image is broken, whatever the model says."""
+
+    def _adversary(self, *arguments: Any) -> Any:
+        adversary = super()._adversary(*arguments)
+        model, original = adversary.model, type(adversary.model).forward
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            logits = original(model, x)
+            return logits.roll(1, dims=1) if len(model._networks) > 1 else logits
+
+        model.forward = forward
+        return adversary
+
+
+def test_what_is_broken_on_the_frozen_network_alone_is_attacked_on_the_model_itself(few: Trained) -> None:
+    plain = evaluate(*few, attack=AutoAttack(few.model, EPS, attacks=FAST, fast=False), batch_size=N)
+    liar = LiesOnceFrozen(few.model, EPS, attacks=FAST)
+    report = evaluate(*few, attack=liar, batch_size=N)
+    assert torch.equal(report.robust.correct, plain.robust.correct)
+    assert liar.attacked_twice == plain.clean.correct.nonzero().flatten().tolist()
+    assert report.notes == [liar.note]
+    assert "attacked again: 0, 1" in report.notes[0]
+
+
+def test_a_broken_image_is_broken_on_the_model_itself(few: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyautoattack
+
+    original, found = pyautoattack.AutoAttack.run_standard_evaluation, []
+
+    def watched(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = original(self, *arguments, **options)
+        found.append(result[0])
+        return result
+
+    monkeypatch.setattr(pyautoattack.AutoAttack, "run_standard_evaluation", watched)
+    report = evaluate(*few, attack=AutoAttack(few.model, EPS, attacks=("apgd-ce",)), batch_size=N)
+    attacked = report.clean.correct
+    with torch.no_grad():
+        predicted = few.model.eval()(found[0]).argmax(1)
+    assert torch.equal(report.robust.predictions[attacked], predicted)
+    assert not report.robust.correct[attacked].all()
 
 
 class Killed(Exception):
@@ -112,6 +175,7 @@ def test_a_killed_run_continues_where_it_stopped(
         ("norm", lambda few, o: o.update(norm="l2")),
         ("seed", lambda few, o: o.update(seed=1)),
         ("attacks", lambda few, o: o.update(attacks=("apgd-ce",))),
+        ("way of computing", lambda few, o: o.update(fast=False)),
     ],
 )
 def test_a_state_of_something_else_is_refused(few: Trained, tmp_path: Path, what: str, change) -> None:
@@ -161,6 +225,11 @@ def test_a_file_that_is_no_state_is_refused(few: Trained, tmp_path: Path) -> Non
         {"predictions": [10**6] * N},
         {"identity": None},
         {"identity": []},
+        {"choices": [1]},
+        {"choices": {"layer": 1}},
+        {"attacked twice": "3"},
+        {"attacked twice": [N]},
+        {"attacked twice": [-1]},
     ],
     ids=str,
 )

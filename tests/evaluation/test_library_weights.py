@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cfol_fast import models
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import load_weights, read_state_dict
+from cfol_fast.evaluation.recognition import recognise
 
 PLAIN: dict[str, Any] = {"mean": [0.0] * 3, "std": [1.0] * 3}
 X = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -99,8 +100,23 @@ def test_the_model_that_timms_script_names_is_taken(tmp_path: Path) -> None:
 
 def test_a_network_that_nobody_knows_has_to_be_named(tmp_path: Path) -> None:
     file = saved({"stem.weight": torch.ones(3, 3), "top.weight": torch.ones(10, 3)}, tmp_path)
-    with pytest.raises(InputError, match=r"none of torchvision's: name its network with --model \(timm:NAME"):
+    with pytest.raises(
+        InputError, match=r"none of torchvision's.*timm.*: name its network with --model \(timm:NAME"
+    ):
         load_weights(file, **PLAIN)
+
+
+def test_a_network_that_one_of_timms_models_alone_has_is_it_and_several_are_named(monkeypatch) -> None:
+    """The choice itself: timm and its models are in tests/integrations."""
+    monkeypatch.setattr(models, "timm_names", lambda modules: [f"timm:{module}_s" for module in modules])
+    layers = ["model.conv_stem.weight", "model.classifier.weight"]
+    assert recognise(layers, lambda name: name == "timm:ghostnet_s") == "timm:ghostnet_s"
+    assert recognise(layers, lambda name: False) is None
+    with pytest.raises(
+        InputError,
+        match=r"those of timm:mobilenetv3_s, timm:ghostnet_s, which may .*: say which with --model",
+    ):
+        recognise(layers, lambda name: name in ("timm:mobilenetv3_s", "timm:ghostnet_s"))
 
 
 @pytest.mark.slow
