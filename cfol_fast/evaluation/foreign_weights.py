@@ -38,6 +38,8 @@ NORMALISATION = {
 UNUSED = ("sub_block1.",)
 # A counter that older versions of torch did not store.
 OPTIONAL = ("num_batches_tracked",)
+# The last layer of a classifier, in the libraries and most projects.
+HEAD = re.compile(r"(^|\.)(head|heads\.head|head\.fc|fc|classifier|linear|last_linear)(\.\d+)?\.weight$")
 CONVERT = (
     "Where you trust it, convert it once: s = torch.load(FILE, weights_only=False); s = s.state_dict() if hasattr(s, 'state_dict') "
     "else s.get('state_dict', s.get('model', s)); torch.save(s, 'weights.pt')"
@@ -118,7 +120,7 @@ def load_weights(
     """
     path = Path(path).expanduser()
     weights, said = _read(path, ema)
-    found = _outputs(weights)
+    found = classes_of(weights)
     classes = num_classes or found
     if classes is None:
         raise InputError(f"{path}: the number of classes cannot be seen from its layers; give it")
@@ -308,10 +310,16 @@ def _recognise(
         raise InputError(f"{path} does not say which network it is: {error}") from None
 
 
-def _outputs(weights: Mapping[str, Tensor]) -> int | None:
-    """The number of classes: the rows of the last matrix."""
-    heads = [value.shape[0] for value in weights.values() if value.dim() == 2]
-    return int(heads[-1]) if heads else None
+def classes_of(weights: Mapping[str, Tensor]) -> int | None:
+    """The number of classes: the rows of the head, by its name; without one, of the last matrix."""
+    # A convolution of one pixel is a matrix, too: SqueezeNet's head is one.
+    small = [name for name, value in weights.items() if value.dim() > 1 and value.shape[2:].numel() == 1]
+    heads = [name for name in small if HEAD.search(name)]
+    # The order of a safetensors file is the alphabet's: the head lies least deep of what is called like one.
+    heads.sort(key=lambda name: -name.count("."))
+    matrices = [name for name, value in weights.items() if value.dim() == 2]
+    found = heads or matrices
+    return int(weights[found[-1]].shape[0]) if found else None
 
 
 def _normalisation(weights: Mapping[str, Tensor], endings: Sequence[str]) -> list[float] | None:

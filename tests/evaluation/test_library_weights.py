@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import load_weights, read_state_dict
+from cfol_fast.evaluation.foreign_weights import classes_of, load_weights, read_state_dict
 from cfol_fast.evaluation.recognition import recognise
 
 PLAIN: dict[str, Any] = {"mean": [0.0] * 3, "std": [1.0] * 3}
@@ -38,6 +38,17 @@ def check(model: nn.Module, expected: nn.Module) -> None:
 def test_torchvisions_weights_are_recognised(tmp_path: Path) -> None:
     expected = shufflenet()
     check(load_weights(saved(expected.state_dict(), tmp_path), **PLAIN), expected)
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "convnext_tiny", "swin_t", "vgg11", "mobilenet_v3_small"])
+@pytest.mark.parametrize("order", [list, sorted])
+def test_the_classes_are_those_of_the_head_whatever_it_is_and_wherever_the_file_has_it(
+    name: str, order
+) -> None:
+    """SqueezeNet's is a convolution. safetensors files are in the order of the alphabet: ConvNeXt's is not the last there."""
+    with torch.device("meta"):
+        state = torchvision.models.get_model(name, num_classes=7).state_dict()
+    assert classes_of({f"model.{layer}": state[layer] for layer in order(state)}) == 7
 
 
 @pytest.mark.slow
