@@ -33,6 +33,8 @@ examples:
   cfol-fast reproduce all --scale mini                         every table and figure, in reproduction/mini
   cfol-fast reproduce frontier --scale mini --parallel         the fair table of all methods: two hours on two cores
   cfol-fast reproduce frontier --scale small --data ~/cifar10 --parallel
+  cfol-fast reproduce frontier --scale mini --keep runs.tar.xz   its finished runs in one small file, and on another machine:
+  cfol-fast reproduce frontier --scale mini --take runs.tar.xz --parallel
   cfol-fast reproduce --index results --collect reproduction/mini    keep what matters of it, with a README.md
 """
 
@@ -86,6 +88,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="for frontier --scale small: the frontier.json whose settings are taken (default: that of the mini scale)",
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="for frontier: write what its table needs of the finished runs to FILE (.tar.xz), with what FILE holds already, and stop; "
+        "also while another process trains the others",
+    )
+    parser.add_argument(
+        "--take",
+        type=Path,
+        metavar="FILE",
+        help="for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are not trained again",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(
         "--dry-run",
@@ -132,9 +147,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("name a recipe, or 'all' (cfol-fast reproduce --list shows them)")
     if FRONTIER in args.recipes:
         return _frontier(args)
-    if args.scale == "small" or args.settings is not None:
+    if args.scale == "small" or args.settings is not None or args.keep is not None or args.take is not None:
         raise InputError(
-            f"--scale small and --settings belong to {FRONTIER}: cfol-fast reproduce {FRONTIER} --scale small"
+            f"--scale small, --settings, --keep and --take belong to {FRONTIER}: cfol-fast reproduce {FRONTIER} --scale small"
         )
     names = [name for given in args.recipes for name in (list_recipes() if given == "all" else [given])]
     if args.dry_run:
@@ -162,6 +177,11 @@ def _frontier(args: argparse.Namespace) -> int:
 
     if len(args.recipes) > 1 or args.checkpoint:
         raise InputError(f"{FRONTIER} is carried out alone, and takes no --checkpoint")
+    if (args.keep is not None) + (args.take is not None) + args.dry_run > 1:
+        raise InputError("--keep, --take and --dry-run are three commands: give one of them")
+    if args.keep is not None:
+        carrying_out.keep_finished(args.scale, args.keep, args.out, args.data, settings=args.settings)
+        return 0
     if args.dry_run:
         carrying_out.dry_run(args.scale, args.out, args.data)
         return 0
@@ -175,6 +195,7 @@ def _frontier(args: argparse.Namespace) -> int:
         download=args.download,
         force=args.force,
         quiet=args.quiet,
+        take=args.take,
     )
     if written is not None:
         print((written / "table.md").read_text(encoding="utf-8"))

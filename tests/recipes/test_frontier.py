@@ -8,9 +8,9 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import kept_predictions, runner
+from cfol_fast.recipes import kept_predictions, kept_runs, runner
 from cfol_fast.recipes.collection import collect, read_frontiers
-from cfol_fast.recipes.frontier import facts, reproduce_frontier
+from cfol_fast.recipes.frontier import facts, keep_finished, reproduce_frontier
 from cfol_fast.runs import predictions
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_frontier_facts import same_as_the_images
@@ -103,6 +103,30 @@ def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):
     said: list[str] = []
     reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=said.append, rows=rows)
     assert any("4 runs, 4 of them there already" in line for line in said)
+
+
+def test_another_machine_goes_on_with_the_runs_of_a_kept_file(carried_out, tmp_path, monkeypatch):
+    """One run is missing in the file: it alone is trained, and the table is the same in all that the runs say."""
+    folder, rows, _ = carried_out
+    file = tmp_path / "runs.tar.xz"
+    keep_finished("mini", file, folder / "mini", rows=rows, say=lambda line: None)
+    kept = kept_runs.read(file)
+    before = json.loads((folder / "mini/frontier/frontier.json").read_text())
+    missing = before["rows"][1]["runs"][1]
+    kept_runs.write(file, {name: held for name, held in kept.items() if name != missing})
+    trained, carry_out = [], runner.carry_out
+
+    def noted(job, *more):
+        trained.append(job.name)
+        carry_out(job, *more)
+
+    monkeypatch.setattr(runner, "carry_out", noted)
+    out, said = tmp_path / "elsewhere", []
+    reproduce_frontier("mini", out, quiet=True, device="cpu", say=said.append, rows=rows, take=file)
+    assert trained == [missing]
+    assert f"{file}: {len(kept) - 1} finished runs taken" in said
+    now = json.loads((out / "frontier/frontier.json").read_text())
+    assert {key for key in before if before[key] != now[key]} <= {"command", "seconds"}
 
 
 def test_settings_of_the_small_scale_come_from_the_mini_scale(tmp_path):

@@ -4,6 +4,6 @@
 the runs' files, and `text`, `drawing` and `headline` show the facts and nothing else.
 """
 
-from cfol_fast.recipes.frontier.carrying_out import NAME, reproduce_frontier
+from cfol_fast.recipes.frontier.carrying_out import NAME, keep_finished, reproduce_frontier
 
-__all__ = ["NAME", "reproduce_frontier"]
+__all__ = ["NAME", "keep_finished", "reproduce_frontier"]

@@ -5,17 +5,19 @@ Every step leaves its result in a file and skips what is there, so that the same
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import evaluating, runner
-from cfol_fast.recipes.frontier import facts, plan, writing
-from cfol_fast.recipes.frontier.plan import ERM, Place, Row, Settings
+from cfol_fast.recipes.frontier import facts, keeping, plan, writing
+from cfol_fast.recipes.frontier.keeping import Carrier
+from cfol_fast.recipes.frontier.plan import CFOL, ERM, Place, Row, Settings
 from cfol_fast.recipes.planning import Job
 from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.runs.json_files import made_from, read_object
@@ -26,23 +28,6 @@ SEARCHED = {
 }  # fmt: skip
 FACTS = "frontier.json"
 AUTOATTACK_IMAGES_PER_CLASS = 100
-
-
-@dataclass
-class Carrier:
-    """How runs are carried out, and where they go."""
-
-    place: Place
-    out: Path
-    environments: list[dict[str, str]]
-    force: bool
-    quiet: bool
-    say: runner.Say
-
-    def train(self, jobs: Sequence[Job], what: str, offsets: bool = False) -> None:
-        missing = sum(not job.finished(self.out) for job in jobs)
-        self.say(f"{what}: {len(jobs)} runs, {len(jobs) - missing} of them there already")
-        runner.run_all(jobs, self.out, self.environments, self.force, self.quiet, self.say, offsets)
 
 
 def reproduce_frontier(
@@ -58,63 +43,126 @@ def reproduce_frontier(
     quiet: bool = False,
     say: runner.Say = print,
     rows: Path = plan.FILE,
+    take: str | Path | None = None,
 ) -> Path | None:
     """Carries out the fair table at a scale and returns its folder, with frontier.json, table.md, the plot and report.html.
 
     At the paper's scale the commands are printed and nothing is trained: None. settings: a frontier.json of the mini scale, whose
-    chosen settings and best rival the small scale takes over. rows: a table of one's own.
+    chosen settings and best rival the small scale takes over. rows: a table of one's own. take: a file of `keep_finished`, whose runs
+    are not trained again.
     """
-    table = plan.read(rows)
-    if scale not in table.scales:
-        raise InputError(f"the scale must be one of {', '.join(table.scales)}, got {scale!r}")
-    place = Place(table, table.scales[scale], None if data is None else Path(data), device, download)
+    place = _place(rows, scale, data, device, download)
     if scale == "paper":
         print_commands(place, say)
         return None
-    folder = Path(out).expanduser() if out is not None else Path("reproduction") / scale
+    folder = _folder(out, scale)
     carrier = Carrier(place, folder, runner.workers(parallel, device), force, quiet, say)
-    taken = None
-    if place.scale.settings_from is not None:
-        taken = _taken_over(settings, folder, place.scale.settings_from)
+    taken = _taken_over(settings, folder, place.scale.settings_from)
     load = Loader()
     _check_data(place, load)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
+    if take is not None:
+        keeping.take(Path(take).expanduser(), folder, say)
     with made_from(folder / "runs"):
-        search = taken if taken is not None else _search(carrier)
-        rivals = facts.rank_rivals(table, search)
-        rival = next((name for name, _ in rivals), None)
-        seeds = plan.rows_and_seeds(table, place.scale, [name for name, _ in rivals], rival)
-        chosen = {item["row"]: dict(item["settings"]) for item in search if item["chosen"]}
-        chosen = {name: chosen.get(name, {}) for name in seeds}
-        erm = _erm_accuracies(carrier, list(chosen.values()))
-        jobs = {
-            name: [place.run(table.row(name), plan.resolve(chosen[name], erm), seed) for seed in of_row]
-            for name, of_row in seeds.items()
-        }
-        carrier.train(_by_seed(jobs), "table", offsets=True)
-        attacked = _autoattack(carrier, jobs, rival, load)
+        made = _choose(carrier, taken)
+        carrier.train(_by_seed(made.jobs), "table", offsets=True)
+        attacked = _autoattack(carrier, made, load)
         budgets = {
-            name: _budget(of_row[0], load, plan.BY_ERM in chosen[name]) for name, of_row in jobs.items()
+            name: _budget(of_row[0], load, plan.BY_ERM in made.settings[name])
+            for name, of_row in made.jobs.items()
         }
-        made = facts.build(
-            table,
+        found = facts.build(
+            place.table,
             scale,
             folder,
-            jobs,
-            chosen,
-            search,
-            rivals,
-            rival,
+            made.jobs,
+            made.settings,
+            made.search,
+            made.rivals,
+            made.rival,
             budgets,
             attacked,
             _command(scale, folder, data),
         )
     target = folder / NAME
     target.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(target / FACTS, made)
-    writing.write(made, target, folder / "runs")
+    atomic.write_json(target / FACTS, found)
+    writing.write(found, target, folder / "runs")
     say(f"{NAME}: {target / 'table.md'}")
     return target
+
+
+def keep_finished(
+    scale: str,
+    file: str | Path,
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    *,
+    settings: str | Path | None = None,
+    say: runner.Say = print,
+    rows: Path = plan.FILE,
+) -> int:
+    """Writes what the table needs of its finished runs to one file, also while others are trained, and returns their number.
+
+    `reproduce_frontier(take=file)` goes on with them anywhere. A run that is in the file and not in the folder stays in the file.
+    """
+    place, folder = _place(rows, scale, data), _folder(out, scale)
+    if scale == "paper":
+        raise InputError("at the paper's scale nothing is trained here: there are no runs to keep")
+    with made_from(folder / "runs"):
+        carrier = keeping.Noting(place, folder, [], force=False, quiet=True, say=say)
+        with contextlib.suppress(keeping.Unfinished):
+            made = _choose(carrier, _taken_over(settings, folder, place.scale.settings_from))
+            for name, of_row in made.jobs.items():
+                shown = name in (ERM, CFOL, made.rival)
+                open_attack = (
+                    name in _attacked(place.table, made.rival)
+                    and not _attack_file(of_row[0], folder).exists()
+                )
+                carrier.note(of_row[:1], offsets=True, pictures=shown, checkpoint=open_attack)
+                carrier.note(of_row[1:], offsets=True, pictures=shown)
+        return carrier.write(Path(file).expanduser())
+
+
+def _place(
+    rows: Path, scale: str, data: str | Path | None, device: str = "auto", download: bool = False
+) -> Place:
+    table = plan.read(rows)
+    if scale not in table.scales:
+        raise InputError(f"the scale must be one of {', '.join(table.scales)}, got {scale!r}")
+    return Place(table, table.scales[scale], None if data is None else Path(data), device, download)
+
+
+def _folder(out: str | Path | None, scale: str) -> Path:
+    return Path(out).expanduser() if out is not None else Path("reproduction") / scale
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the search found, and the table's runs that follow from it, by row."""
+
+    search: list[dict[str, Any]]
+    rivals: list[tuple[str, float]]
+    rival: str | None
+    settings: dict[str, Settings]
+    jobs: dict[str, list[Job]]
+
+
+def _choose(carrier: Carrier, taken: list[dict[str, Any]] | None) -> Chosen:
+    """taken: what another scale found, in the place of a search."""
+    place, table = carrier.place, carrier.place.table
+    search = taken if taken is not None else _search(carrier)
+    rivals = facts.rank_rivals(table, search)
+    rival = next((name for name, _ in rivals), None)
+    seeds = plan.rows_and_seeds(table, place.scale, [name for name, _ in rivals], rival)
+    chosen = {item["row"]: dict(item["settings"]) for item in search if item["chosen"]}
+    chosen = {name: chosen.get(name, {}) for name in seeds}
+    erm = _erm_accuracies(carrier, list(chosen.values()))
+    jobs = {
+        name: [place.run(table.row(name), plan.resolve(chosen[name], erm), seed) for seed in of_row]
+        for name, of_row in seeds.items()
+    }
+    return Chosen(search, rivals, rival, chosen, jobs)
 
 
 def _by_seed(jobs: Mapping[str, Sequence[Job]]) -> list[Job]:
@@ -151,8 +199,10 @@ def _erm_accuracies(carrier: Carrier, settings: Sequence[Mapping[str, Any]]) -> 
     return facts.holdout(job.folder(carrier.out)).per_class
 
 
-def _taken_over(settings: str | Path | None, out: Path, scale: str) -> list[dict[str, Any]]:
+def _taken_over(settings: str | Path | None, out: Path, scale: str | None) -> list[dict[str, Any]] | None:
     """What another scale tried and chose: from the file that was given, beside this reproduction, or from the kept results."""
+    if scale is None:
+        return None
     places = [Path(settings).expanduser()] if settings is not None else []
     places += [] if places else [out.parent / scale / NAME / FACTS, Path("results") / scale / FACTS]
     for path in places:
@@ -181,21 +231,25 @@ def _check_data(place: Place, load: Loader) -> None:
         raise InputError(f"{NAME} needs the data set {job.config.data.name}: {error}{way_out}") from None
 
 
-def _autoattack(
-    carrier: Carrier, jobs: Mapping[str, Sequence[Job]], rival: str | None, load: Loader
-) -> dict[str, dict[str, Any]]:
-    """The first seed's best-average checkpoint of the named rows and the best rival."""
-    attack = {
-        "kind": "autoattack",
-        "images_per_class": AUTOATTACK_IMAGES_PER_CLASS,
-        "images_seed": 0,
-    }
-    names = dict.fromkeys([*carrier.place.table.autoattack, *([rival] if rival else [])])
+ATTACK = {"kind": "autoattack", "images_per_class": AUTOATTACK_IMAGES_PER_CLASS, "images_seed": 0}
+
+
+def _attacked(table: plan.Table, rival: str | None) -> list[str]:
+    """The rows that AutoAttack tests: those that are named, and the best rival."""
+    return list(dict.fromkeys([*table.autoattack, *([rival] if rival else [])]))
+
+
+def _attack_file(job: Job, out: Path) -> Path:
+    return job.evaluation_file(out, ATTACK, facts.RULE)
+
+
+def _autoattack(carrier: Carrier, made: Chosen, load: Loader) -> dict[str, dict[str, Any]]:
+    """The first seed's best-average checkpoint of each."""
     found = {}
-    for name in names:
-        if name in jobs:
+    for name in _attacked(carrier.place.table, made.rival):
+        if name in made.jobs:
             file = evaluating.evaluate_run(
-                jobs[name][0], carrier.out, attack, facts.RULE, carrier.place.device, load, carrier.say
+                made.jobs[name][0], carrier.out, ATTACK, facts.RULE, carrier.place.device, load, carrier.say
             )
             found[name] = read_object(file)
     return found
@@ -263,9 +317,8 @@ def _command(scale: str, out: Path, data: str | Path | None) -> str:
 
 def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = print) -> None:
     """Which runs of the search are there; those of the table follow from what it chooses."""
-    table = plan.read()
-    place = replace(Place(table, table.scales[scale]), data=data)
-    folder = out or Path("reproduction") / scale
+    place, folder = _place(plan.FILE, scale, data), _folder(out, scale)
+    table = place.table
     count = missing = 0
     for row in table.rows if place.scale.settings_from is None else []:
         for settings in row.grid if row.searched else []:
