@@ -10,6 +10,7 @@ from cfol_fast.recipes.collection import collect, read_frontiers
 from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, text, writing
 from cfol_fast.recipes.index import text as index_text
 from cfol_fast.reporting import picture_files
+from cfol_fast.runs.intervals import clopper_pearson
 from cfol_fast.runs.price import price
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_results import RESULTS
@@ -117,6 +118,17 @@ def test_the_three_comparisons_are_judged_together(made):
     assert found["dafa", "cfol"]["adjusted"] >= found["dafa", "cfol"]["probability"]
 
 
+def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
+    """Over one comparison alone it would be shown, over all three it is not: the interval of it alone does not tell."""
+    worst = {"erm": [20, 30, 18, 22, 26], "cfol": [30, 35, 20, 33, 30], "lcvar": [24, 22, 30, 18, 27]}
+    found = fake_frontier.make(tmp_path, worst, OTHERS, {"lcvar": 0.2})
+    first = found["declared"][0]
+    assert first["interval"][0] > 0
+    assert first["probability"] < 0.05 < first["adjusted"]
+    assert f"; 5 seeds, p {first['adjusted']:.2g} after Holm)." in text.verdicts(found)[0]
+    assert "is not shown" in text.verdicts(found)[0]
+
+
 def test_one_seed_shows_nothing(tmp_path):
     alone = fake_frontier.make(tmp_path, {"erm": [5], "cfol": [60]}, OTHERS)
     assert [item["verdict"] for item in alone["declared"]] == ["not shown"]
@@ -133,6 +145,36 @@ def test_means_have_intervals_over_the_seeds_and_worst_classes_limits_for_their_
     assert all(
         low <= value <= high for value, (low, high) in zip(worst["values"], worst["limits"], strict=True)
     )
+
+
+def test_every_seed_has_its_worst_class_with_an_interval_for_its_images(made):
+    table = text.seeds_table(made[1])
+    assert table.columns == ["seed 10", "seed 11", "seed 12", "seed 13", "seed 14"]
+    # Eight of 100 images, at the level of ten classes.
+    low, high = clopper_pearson(8, 100, 0.05 / 10)
+    assert table.rows[0].cells[0].text == f"8.0 [{100 * low:.1f}, {100 * high:.1f}]"
+    assert "1 − 0.05/10" in table.caption
+
+
+def test_a_row_with_fewer_seeds_has_a_dash_for_the_others(tmp_path):
+    found = fake_frontier.make(tmp_path, {"erm": [5, 7, 6], "cfol": [20, 25]}, OTHERS)
+    assert [cell.text for cell in text.seeds_table(found).rows[1].cells][2] == "–"
+
+
+def test_whose_worst_class_a_mean_is_of_is_said(made):
+    said = "Tail and worst class are those of each seed"
+    assert said in text.main_tables(made[1])[0].caption
+    assert said in headline.markdown(made[1])
+
+
+def test_a_method_of_the_search_that_the_table_leaves_out_has_its_title(made):
+    search = [fake_frontier.searched("faal", {"radius": 0.5}, 0.3)]
+    assert text.search_table({**made[1], "search": search}).rows[0].stubs == ["FAAL-AT"]
+
+
+def test_the_command_says_nothing_about_the_machine_it_ran_on():
+    assert carrying_out._command("mini", None) == "cfol-fast reproduce frontier --scale mini"
+    assert carrying_out._command("small", "/home/somebody/cifar10").endswith("--scale small --data DIR")
 
 
 def test_the_gap_is_from_the_best_class_to_the_worst(made):
@@ -169,6 +211,7 @@ def test_the_page_has_every_table_and_says_what_is_descriptive(made):
     page = text.markdown(made[1])
     for title in (
         "The declared comparisons",
+        "The worst class of every seed",
         "Every rule for the checkpoint",
         "The price of each method",
         "AutoAttack",
@@ -259,11 +302,13 @@ def same_as_the_images(made, tree):
         for rule in entry["rules"]
         for kind in facts.KINDS
     }
-    for (name, rule, kind), of_seed in accuracies.items():
-        kept = next(entry for entry in made["rows"] if entry["name"] == name)["rules"][rule][kind]
-        for metric in facts.METRICS:
-            again = facts.summary([facts.statistic(one, metric) for one in of_seed.values()])
-            assert {key: kept[metric][key] for key in again} == again, (name, rule, kind, metric)
+    for entry in made["rows"]:
+        for rule, kept in entry["rules"].items():
+            of_kind = {kind: accuracies[entry["name"], rule, kind] for kind in facts.KINDS}
+            again = facts.measured(
+                [{kind: of_kind[kind][seed] for kind in facts.KINDS} for seed in entry["seeds"]]
+            )
+            assert json.loads(json.dumps(kept)) == json.loads(json.dumps(again)), (entry["name"], rule)
     robust = {entry["name"]: accuracies[entry["name"], facts.RULE, "robust"] for entry in made["rows"]}
     worst = {name: {seed: round(one.worst, 6) for seed, one in of.items()} for name, of in robust.items()}
     titles = {entry["name"]: entry["title"] for entry in made["rows"]}
@@ -311,12 +356,13 @@ def test_what_is_kept_has_every_image_and_gives_the_figures_again(made, tmp_path
     "change",
     [
         lambda facts: facts["declared"][0].update(verdict="not shown"),
+        lambda facts: facts["rows"][1]["rules"]["last"]["clean"]["worst"].update(limits=[[0, 1]] * 5),
         lambda facts: facts["rows"][1]["price"].update(losing=0),
         lambda facts: facts["rows"][0]["autoattack"]["robust"]["worst"].update(mean=0.5),
         lambda facts: facts["search"][0].update(chosen=True),
         lambda facts: facts.update(rival="lcvar"),
     ],
-    ids=["declared", "price", "autoattack", "search", "rival"],
+    ids=["declared", "limits", "price", "autoattack", "search", "rival"],
 )
 def test_a_figure_that_the_images_do_not_give_is_found(made, tmp_path, change):
     out, found = made

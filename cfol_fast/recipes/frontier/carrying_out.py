@@ -6,7 +6,6 @@ Every step leaves its result in a file and skips what is there, so that the same
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +81,7 @@ def reproduce_frontier(
             made.rival,
             budgets,
             attacked,
-            _command(scale, folder, data),
+            _command(scale, data),
         )
     target = folder / NAME
     target.mkdir(parents=True, exist_ok=True)
@@ -310,9 +309,11 @@ def _said(place: Place, row: Row, settings: Settings, seed: int | None) -> tuple
     return plan.command(job, place.data, ["--set", "alpha=LEVELS"], out), out
 
 
-def _command(scale: str, out: Path, data: str | Path | None) -> str:
-    words = ["cfol-fast", "reproduce", NAME, "--scale", scale, "--out", str(out)]
-    return shlex.join([*words, *(["--data", str(data)] if data is not None else [])])
+def _command(scale: str, data: str | Path | None) -> str:
+    """As a reader repeats it, wherever the data is there."""
+    return " ".join(
+        ["cfol-fast", "reproduce", NAME, "--scale", scale, *(["--data", "DIR"] if data is not None else [])]
+    )
 
 
 def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = print) -> None:

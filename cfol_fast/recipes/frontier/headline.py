@@ -13,7 +13,7 @@ from typing import Any
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.recipes.frontier.text import OVER_SEEDS, RULES, interval_text, row_of, verdicts
+from cfol_fast.recipes.frontier.text import OVER_SEEDS, OWN, RULES, interval_text, row_of, verdicts
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase
 from cfol_fast.runs.json_files import read_object
@@ -34,7 +34,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
     )
     seeds = min(len(row["seeds"]) for row in rows)
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OVER_SEEDS}"
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OWN} {OVER_SEEDS}"
     return "\n\n".join([" ".join(verdicts(facts)), table.markdown().rstrip(), what]) + "\n"
 
 
