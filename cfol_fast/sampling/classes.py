@@ -54,7 +54,7 @@ def classes_of(
 
 
 def labels_of(data: Any) -> Tensor:
-    """The labels of a data set as an int64 tensor: (N,)."""
+    """The labels of a data set, as it hands them out, as an int64 tensor: (N,)."""
     if isinstance(data, torch.utils.data.Subset):
         return labels_of(data.dataset)[torch.as_tensor(data.indices)]
     if not isinstance(data, Tensor):
@@ -64,7 +64,17 @@ def labels_of(data: Any) -> Tensor:
             raise TypeError(
                 f"{type(data).__name__} has neither 'targets' nor 'labels': pass its labels as a tensor of shape (N,)"
             )
-        data = torch.as_tensor(data if found is None else found)
+        # torchvision keeps `targets` as they are on the disk.
+        transform = None if found is None else getattr(data, "target_transform", None)
+        found = data if found is None else found
+        if transform is not None:
+            found = [transform(y) for y in torch.as_tensor(found).tolist()]
+        try:
+            data = torch.as_tensor(found)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"labels must be integers of shape (N,), one for each example: {error}"
+            ) from None
     if (
         data.dim() != 1
         or data.dtype.is_floating_point

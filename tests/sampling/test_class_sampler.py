@@ -215,6 +215,21 @@ def test_labels_come_from_tensors_sequences_and_data_sets() -> None:
     assert int(ClassSampler(part).draw(500).max()) < 50
 
 
+def test_labels_are_those_that_the_data_set_hands_out() -> None:
+    """torchvision's `targets` are as on the disk; the loop is given, and the sampler told of, what target_transform makes of them."""
+
+    class Images(torch.utils.data.Dataset):
+        targets = LABELS
+        target_transform = staticmethod(lambda y: 3 - y)
+
+        def __len__(self) -> int:
+            return len(self.targets)
+
+    expected = ClassSampler(3 - LABELS).draw(32)
+    assert torch.equal(ClassSampler(Images()).draw(32), expected)
+    assert torch.equal(ClassSampler(torch.utils.data.Subset(Images(), range(len(LABELS)))).draw(32), expected)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -247,6 +262,7 @@ def test_bad_options_are_refused(options: dict[str, object], message: str) -> No
         (torch.tensor([[0, 1]]), ValueError, "labels must be integers of shape"),
         (torch.tensor([], dtype=torch.int64), ValueError, "empty"),
         (torch.tensor([0, 2]), ValueError, "class 1 has no examples"),
+        (["cat", "dog"], ValueError, r"labels must be integers of shape \(N,\), one for each example"),
         (torch.tensor([0, -1]), ValueError, "labels must be in"),
         (torch.utils.data.TensorDataset(torch.rand(3)), TypeError, "neither 'targets' nor 'labels'"),
     ],
