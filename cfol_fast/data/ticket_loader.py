@@ -17,6 +17,14 @@ from cfol_fast.sampling.index_sampler import IndexSampler, Ticket
 
 # Enough for four workers, and few enough to be nothing beside the steps in which a bandit's p changes.
 LAG = 4
+# What a DataLoader takes and this one has another word for, or no use.
+DECIDED = "the sampler decides which examples come, and in which order; leave it out"
+OTHERS = {
+    "num_workers": "the number of processes is workers= here",
+    "prefetch_factor": "how many batches are drawn ahead is lag= here",
+    "shuffle": DECIDED,
+    "batch_sampler": DECIDED,
+}
 
 
 class TicketLoader:
@@ -29,22 +37,28 @@ class TicketLoader:
         batch_size: int,
         workers: int,
         lag: int,
+        drop_last: bool,
         options: dict[str, Any],
     ) -> None:
-        self.dataset, self.sampler, self.batch_size = dataset, sampler, batch_size
+        self.dataset, self.sampler, self.batch_size, self.drop_last = dataset, sampler, batch_size, drop_last
         self.workers, self.lag, self.options = workers, lag, options
         # A misspelt option is refused now, not at the first batch.
         self._reader(deque())
 
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.batch_size)
+        return -(-self._draws() // self.batch_size)
+
+    def _draws(self) -> int:
+        """How many examples a pass draws."""
+        n = len(self.sampler)
+        return n - n % self.batch_size if self.drop_last else n
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         drawn: deque[list[int]] = deque()
         tickets: deque[Ticket] = deque()
         reader = self._reader(drawn)
         batches: Iterator[Any] | None = None
-        left = len(self.sampler)
+        left = self._draws()
         while left or tickets:
             # After the update of the batch before, and always the same number ahead of it.
             while left and len(tickets) <= self.lag:
@@ -92,13 +106,19 @@ class _Handed:
 
 
 def loader(
-    dataset: Any, sampler: IndexSampler, batch_size: int, workers: int = 0, lag: int = LAG, **options: Any
+    dataset: Any,
+    sampler: IndexSampler,
+    batch_size: int,
+    workers: int = 0,
+    lag: int = LAG,
+    drop_last: bool = False,
+    **options: Any,
 ) -> TicketLoader:
     """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) where its examples are dicts.
 
     `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn indices and the probabilities
     that drew them. One pass is as many draws as the data set has examples, by all ranks together where the sampler has several;
-    batch_size is that of one rank, and the last batch may be smaller. lag: a batch is drawn
+    batch_size is that of one rank, and the last batch may be smaller, or is left out with drop_last. lag: a batch is drawn
     before the updates of the `lag` batches in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
     workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them. options: further
     arguments of torch's DataLoader, such as collate_fn and pin_memory.
@@ -113,6 +133,9 @@ def loader(
         raise TypeError(f"the sampler must be one of cfol_fast.sampling, got {type(sampler).__name__}")
     if sampler.size != len(dataset):
         raise InputError(f"the sampler is for {sampler.size} examples, the data set has {len(dataset)}")
+    for name in options:
+        if name in OTHERS:
+            raise InputError(f"{name}: {OTHERS[name]}")
     for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("lag", lag, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -121,4 +144,4 @@ def loader(
             f"each worker holds a batch that was drawn ahead, so workers must be at most lag={lag}, got {workers}: "
             f"pass lag={workers} or fewer workers"
         )
-    return TicketLoader(dataset, sampler, batch_size, workers, lag, options)
+    return TicketLoader(dataset, sampler, batch_size, workers, lag, drop_last, options)

@@ -137,6 +137,14 @@ def test_one_pass_is_as_many_draws_as_there_are_examples() -> None:
     assert sorted(drawn.tolist()) == list(range(50))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_last_batch_that_is_too_small_may_be_left_out(workers: int) -> None:
+    """BatchNorm cannot train on a batch of one."""
+    loader = cf.loader(Numbered(), MAKERS["class"](), 8, workers, drop_last=True)
+    assert [len(y) for _, y, _ in loader] == [8] * 6
+    assert len(loader) == 6
+
+
 def test_a_pass_that_is_left_in_the_middle_does_not_disturb_the_next() -> None:
     sampler = MAKERS["class"]()
     loader = cf.loader(Numbered(), sampler, BATCH, lag=2)
@@ -184,6 +192,14 @@ class Stream(IterableDataset):
         ({"workers": 3, "lag": 2}, InputError, "at most lag=2, got 3: pass lag=3 or fewer workers"),
         ({"pin_memry": True}, TypeError, "pin_memry"),
         ({"lag": -1}, InputError, "lag must be a whole number of at least 0, got -1"),
+        ({"num_workers": 2}, InputError, "num_workers: the number of processes is workers= here"),
+        (
+            {"shuffle": True},
+            InputError,
+            "shuffle: the sampler decides which examples come, and in which order",
+        ),
+        ({"batch_sampler": []}, InputError, "batch_sampler: the sampler decides"),
+        ({"prefetch_factor": 2}, InputError, "prefetch_factor: how many batches are drawn ahead is lag="),
     ],
 )
 def test_what_cannot_work_is_refused(change: dict, error: type[Exception], complaint: str) -> None:
