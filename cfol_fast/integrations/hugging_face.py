@@ -55,15 +55,26 @@ class SamplerTrainer(Trainer):
             collator = self._get_collator_with_removed_columns(collator, description="training")
         workers = self.args.dataloader_num_workers
         options = {"collate_fn": collator, "pin_memory": self.args.dataloader_pin_memory}
+        options["drop_last"] = self.args.dataloader_drop_last
         size, sampler = self._train_batch_size, self.learning.sampler
         return _WithTickets(loader(dataset, sampler, size, workers, max(LAG, workers), **options))
 
+    def training_step(self, *args: Any, **options: Any) -> Any:
+        before = self.learning.heard
+        loss = super().training_step(*args, **options)
+        if self.learning.heard == before:
+            raise InputError(
+                "the sampler was not told what was wrong: a compute_loss of yours must return super().compute_loss(model, inputs, ...), "
+                "with the inputs that it was given (changed in place: they carry the batch's ticket)"
+            )
+        return loss
+
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **options: Any
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **options: Any
     ) -> Any:
         # An evaluation's batches have none.
         ticket, labels = inputs.pop(TICKET, None), inputs.get("labels")
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **options)
         if ticket is not None:
             if labels is None:
                 raise InputError(f"the batch has no labels: expected 'labels' among {', '.join(inputs)}")

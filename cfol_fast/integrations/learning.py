@@ -26,6 +26,8 @@ class LearningSampler:
         self.names = [str(name).replace("/", "-") for name in names]
         if self.k is not None and len(self.names) != self.k:
             raise InputError(f"there are {len(self.names)} class names for the sampler's {self.k} classes")
+        # How many batches it was told of.
+        self.heard = 0
         self._tally = ops.new_tally(self.k or 1, sampler.device)
 
     def join(self, rank: int, size: int) -> None:
@@ -35,6 +37,7 @@ class LearningSampler:
 
     def hear(self, y: Tensor, wrong: Tensor, ticket: Ticket) -> None:
         """y: (B,) labels; wrong: (B,) bool or in [0, 1]; ticket: what the batch was drawn with."""
+        self.heard += 1
         device = self.sampler.device
         y, wrong = y.to(device), bandit_loss(wrong.detach().to(device))
         p = None if ticket.p is None else ticket.p.to(device)

@@ -59,9 +59,10 @@ def new_trainer(folder: Path, sampler: cf.ClassSampler, epochs: float = 1, **opt
         "disable_tqdm": True,
     }
     arguments |= {"per_device_train_batch_size": 8, "use_cpu": True, "learning_rate": 0.01}
+    kind = options.pop("kind", SamplerTrainer)
     model, data = options.pop("model", None) or new_model(), options.pop("train_dataset", examples())
     args = TrainingArguments(str(folder), num_train_epochs=epochs, **{**arguments, **options})
-    return SamplerTrainer(model, args, train_dataset=data, sampler=sampler)
+    return kind(model, args, train_dataset=data, sampler=sampler)
 
 
 def test_the_sampler_learns_as_in_a_plain_loop(tmp_path: Path) -> None:
@@ -83,6 +84,54 @@ def test_the_worst_class_and_p_are_logged_with_the_loss(tmp_path: Path) -> None:
     assert [logged[f"p/{name}"] for name in NAMES.values()] == pytest.approx(sampler.p.tolist())
     assert logged["worst_class"] in NAMES
     assert 0 <= logged["worst_class_accuracy"] <= 1
+
+
+class Copying(SamplerTrainer):
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
+        own = {name: inputs[name] for name in ("pixel_values", "labels")}
+        return super().compute_loss(model, own, *args, **options)
+
+
+class Alone(SamplerTrainer):
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **options: Any
+    ) -> Any:
+        outputs = model(pixel_values=inputs["pixel_values"], labels=inputs["labels"])
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+@pytest.mark.parametrize("kind", [Copying, Alone])
+def test_a_loss_of_ones_own_that_tells_the_sampler_nothing_is_told_how(
+    tmp_path: Path, kind: type[SamplerTrainer]
+) -> None:
+    """The run would be one without CFOL."""
+    trainer = new_trainer(tmp_path, new_sampler(), kind=kind)
+    assert "eval_loss" in trainer.evaluate(examples(6))
+    with pytest.raises(
+        InputError, match=r"was not told .* must return super\(\)\.compute_loss\(model, inputs"
+    ):
+        trainer.train()
+
+
+class Positional(SamplerTrainer):
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def test_the_signature_is_hugging_faces(tmp_path: Path) -> None:
+    sampler = new_sampler()
+    new_trainer(tmp_path, sampler, kind=Positional).train()
+    assert sampler.p.tolist() != new_sampler().p.tolist()
+
+
+def test_a_last_batch_may_be_left_out(tmp_path: Path) -> None:
+    for drop, steps in ((False, 3), (True, 2)):
+        options = {"per_device_train_batch_size": 20, "dataloader_drop_last": drop}
+        trainer = new_trainer(tmp_path, new_sampler(), **options)
+        trainer.train()
+        assert trainer.state.global_step == steps
 
 
 def test_an_evaluation_teaches_the_sampler_nothing(tmp_path: Path) -> None:
