@@ -133,6 +133,12 @@ def load_weights(
     network = models.create(name, classes, image_size, in_channels)
     adopt(network, weights, f"{path} is not a {name} with {classes} classes", ema=ema)
     settle_normalisation(network, weights, str(path), name, mean, std)
+    if name not in (model, said) and models.library_name(name):
+        # timm has networks with the layers of torchvision's that compute something else.
+        warnings.warn(
+            f"{path} does not say which network it is: its layers are those of {name} (--model says otherwise)",
+            stacklevel=2,
+        )
     return network.eval()
 
 

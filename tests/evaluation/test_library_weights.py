@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,14 @@ def check(model: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(model(X), expected(X))
 
 
-def test_torchvisions_weights_are_recognised(tmp_path: Path) -> None:
+def test_torchvisions_weights_are_recognised_and_what_they_were_taken_for_is_said(tmp_path: Path) -> None:
+    """timm's resnetaa50 has the layers of torchvision's resnet50 and computes something else."""
     expected = shufflenet()
-    check(load_weights(saved(expected.state_dict(), tmp_path), **PLAIN), expected)
+    file = saved(expected.state_dict(), tmp_path)
+    with pytest.warns(UserWarning, match=r"its layers are those of torchvision:shufflenet_v2_x0_5 \(--model"):
+        check(load_weights(file, **PLAIN), expected)
+    with warnings.catch_warnings(action="error"):
+        check(load_weights(file, "torchvision:shufflenet_v2_x0_5", **PLAIN), expected)
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "convnext_tiny", "swin_t", "vgg11", "mobilenet_v3_small"])
