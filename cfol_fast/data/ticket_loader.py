@@ -6,6 +6,7 @@ Every batch comes with the ticket that drew it, so that the sampler's update sta
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,8 @@ class TicketLoader:
     ) -> None:
         self.dataset, self.sampler, self.batch_size, self.drop_last = dataset, sampler, batch_size, drop_last
         self.workers, self.lag, self.options = workers, lag, options
+        # The sampler's updates at the start of the pass before.
+        self._told: int | None = None
         # A misspelt option is refused now, not at the first batch.
         self._reader(deque())
 
@@ -58,7 +61,13 @@ class TicketLoader:
         tickets: deque[Ticket] = deque()
         reader = self._reader(drawn)
         batches: Iterator[Any] | None = None
-        left = self._draws()
+        left, updates = self._draws(), self.sampler.updates
+        if updates == self._told:
+            warnings.warn(
+                "a whole pass went by and nobody told the sampler what was wrong, so it draws as it did before: call "
+                "sampler.update(y, wrong, p=ticket) after every batch (Lightning: give the Trainer a SamplerCallback)",
+                stacklevel=2,
+            )
         while left or tickets:
             # After the update of the batch before, and always the same number ahead of it.
             while left and len(tickets) <= self.lag:
@@ -75,6 +84,8 @@ class TicketLoader:
                 yield (*batch, ticket)
             else:
                 yield batch, ticket
+            if not left and not tickets and ticket.p is not None:
+                self._told = updates
 
     def _reader(self, drawn: deque[list[int]]) -> DataLoader[Any]:
         # It is `workers * prefetch` batches ahead: never more than have been drawn.

@@ -53,6 +53,11 @@ class IndexSampler(Sampler[int], ABC):
         # How many examples this rank asked for.
         self._asked = 0
 
+    @property
+    def updates(self) -> int:
+        """How often it was told what was wrong, or given a state."""
+        return self._updates
+
     def draw(self, n: int) -> Tensor:
         """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its n of a draw of n * w."""
         ranks = self.ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -135,6 +136,20 @@ def test_one_pass_is_as_many_draws_as_there_are_examples() -> None:
     drawn = torch.cat([ticket.idx for *_, ticket in loader])
     assert len(loader) == 7
     assert sorted(drawn.tolist()) == list(range(50))
+
+
+def test_a_sampler_that_nobody_tells_is_no_secret() -> None:
+    """The run would be one without CFOL."""
+    for name, silent in (("class", False), ("example", False), ("uniform", True)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            loader = cf.loader(Numbered(), MAKERS[name](), BATCH)
+            assert len([*loader, *loader]) == 14
+        assert ["nobody told the sampler what was wrong" in str(one.message) for one in said] == [True] * (
+            not silent
+        )
+    with warnings.catch_warnings(action="error"):
+        by_loader(MAKERS["class"](), lag=3, workers=0, passes=2)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
