@@ -57,7 +57,22 @@ class DeviceRate(torch.optim.Optimizer):
 
 
 class DeviceRateSGD(DeviceRate, torch.optim.SGD):
-    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
+    _step = torch.no_grad()(unwrap(torch.optim.SGD.step))
+
+    def step(self) -> None:  # type: ignore[override]
+        self._begin_late_momenta()
+        self._step()
+
+    def _begin_late_momenta(self) -> None:
+        """Momentum of zero for weights that get their first gradient after others had theirs: torch's fused step takes all or none."""
+        for group in self.param_groups:
+            if not (group["fused"] and group["momentum"]):
+                continue
+            moved = [weight for weight in group["params"] if weight.grad is not None]
+            late = [weight for weight in moved if self.state[weight].get("momentum_buffer") is None]
+            if len(late) < len(moved):
+                for weight in late:
+                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
         self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # A batch with its factors, and the number of its shard.
 Shard = tuple[int, objectives.Batch]
+# Rehearsals of a pass, for networks that leave a layer out now and then.
+REHEARSALS = 8
 
 
 def check_shards(shards: int, ranks: Ranks) -> None:
@@ -65,7 +67,11 @@ class ShardedStep:
             with warnings.catch_warnings():
                 # The name that takes this one's place is not there in all versions of torch.
                 warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
-                self.parallel = DistributedDataParallel(self.passes, broadcast_buffers=False)
+                self.parallel = DistributedDataParallel(
+                    self.passes,
+                    broadcast_buffers=False,
+                    find_unused_parameters=leaves_weights_out(trainer),
+                )
 
     def __call__(self, batch: TrainingBatch) -> None:
         trainer = self.trainer
@@ -167,6 +173,33 @@ class ShardedStep:
     def _report(self, batch: TrainingBatch, logits: list[Tensor], loss: Tensor) -> None:
         trainer = self.trainer
         step.report(trainer, batch.indices, batch.ticket, batch.y, torch.cat(logits), loss, logits)
+
+
+def leaves_weights_out(trainer: Trainer) -> bool:
+    """Whether a pass in training may leave a weight without a gradient: an auxiliary head, LayerDrop.
+
+    DistributedDataParallel waits for the gradients of all weights, unless it is told to look for those that will not come; and it complains
+    when it looks for nothing. So the pass is rehearsed on a few images and on copies of the buffers. Every rank does: SyncBatchNorm asks all.
+    """
+    spec, device, model = trainer.images.spec, trainer.device, trainer.model
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    left_out = False
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        torch.manual_seed(trainer.config.seed)
+        images = torch.rand(2, spec.in_channels, spec.image_size, spec.image_size).to(device)
+        batch = step.with_factors(trainer, images, images, torch.zeros(2, dtype=torch.int64, device=device))
+
+        def on_copies(x: Tensor) -> Tensor:
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            logits: Tensor = torch.func.functional_call(model, buffers, (x,))
+            return logits
+
+        for _ in range(REHEARSALS):
+            terms, _logits = trainer.objective.terms(on_copies, batch)
+            total = torch.stack([term.sum() for term in terms]).sum()
+            found = torch.autograd.grad(total, weights, allow_unused=True)
+            left_out = left_out or any(gradient is None for gradient in found)
+    return bool(trainer.ranks.largest(torch.tensor(int(left_out))))
 
 
 class Passes(nn.Module):

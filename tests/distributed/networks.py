@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 PLAIN, DROPOUT = "tests.distributed.networks:plain", "tests.distributed.networks:with_dropout"
+UNUSED, SKIPPING = "tests.distributed.networks:with_unused", "tests.distributed.networks:skipping"
 
 
 def plain(num_classes: int, in_channels: int, image_size: int) -> nn.Module:
@@ -29,3 +31,24 @@ def with_dropout(num_classes: int, in_channels: int, image_size: int) -> nn.Modu
         nn.Dropout(0.3),
         nn.Linear(4 * side * side, num_classes),
     )
+
+
+class WithMore(nn.Module):
+    """The network above with one more layer, which no step uses, as auxiliary heads are; or which a shard uses or not, as LayerDrop does."""
+
+    def __init__(self, layers: nn.Module, num_classes: int, chance: float) -> None:
+        super().__init__()
+        self.layers, self.more, self.chance = layers, nn.Linear(num_classes, num_classes), chance
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        takes = self.training and float(torch.rand(())) < self.chance
+        return logits + self.more(logits) if takes else logits
+
+
+def with_unused(num_classes: int, in_channels: int, image_size: int) -> nn.Module:
+    return WithMore(with_dropout(num_classes, in_channels, image_size), num_classes, 0.0)
+
+
+def skipping(num_classes: int, in_channels: int, image_size: int) -> nn.Module:
+    return WithMore(with_dropout(num_classes, in_channels, image_size), num_classes, 0.5)

@@ -106,11 +106,11 @@ def test_two_shards_on_two_processes_are_those_of_one_bit_for_bit(
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("method", ONE_STEP)
-def test_a_step_of_four_shards_is_that_of_one_process(method: str, size: int, folder: Path) -> None:
-    alone = training.one_step(method)
+@pytest.mark.parametrize("variant", ONE_STEP)
+def test_a_step_of_four_shards_is_that_of_one_process(variant: str, size: int, folder: Path) -> None:
+    alone = training.one_step(variant)
     ranks = [
-        torch.load(folder / f"step-{method}-{rank}-of-{size}.pt", weights_only=True) for rank in range(size)
+        torch.load(folder / f"step-{variant}-{rank}-of-{size}.pt", weights_only=True) for rank in range(size)
     ]
     for name in ("indices", "pixels", "starts"):
         assert torch.equal(torch.cat([rank[name] for rank in ranks]), alone[name]), name

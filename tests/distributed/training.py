@@ -22,11 +22,14 @@ from cfol_fast.methods import METHODS
 from cfol_fast.progress import Stopwatch
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training import train, trainer, validation
-from tests.distributed.networks import DROPOUT
+from tests.distributed.networks import DROPOUT, SKIPPING, UNUSED
 from tests.training import tiny
 
 # Of all shards; from one state, one step.
-ONE_STEP = ("cfol", "lcvar", "frl")
+ONE_STEP: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("cfol", "lcvar", "frl")},
+    "skipping": ("cfol", {"model__name": SKIPPING}),
+}
 SHORT: dict[str, Any] = {"epochs": 2, "steps_per_epoch": 2, "attack__steps": 1, "test__steps": 1}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS},
@@ -34,6 +37,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "members": ("cfol", {"ensemble": 2}),
     "averaged": ("cfol", {"ema__decay": 0.5}),
     "n-fgsm": ("cfol", {"attack__kind": "n-fgsm"}),
+    "unused": ("lcvar", {"model__name": UNUSED}),
+    "skipping": ("cfol", {"model__name": SKIPPING}),
 }
 
 
@@ -96,13 +101,14 @@ joined: list[Any] = []
 
 def one_step_each(folder: Path) -> None:
     """Weights, indices, pixels and attack starts of one step in four shards; each process keeps what it saw."""
-    for method in ONE_STEP:
+    for variant in ONE_STEP:
         rank, size = processes.ranks().rank, processes.ranks().size
-        torch.save(one_step(method), folder.parent / f"step-{method}-{rank}-of-{size}.pt")
+        torch.save(one_step(variant), folder.parent / f"step-{variant}-{rank}-of-{size}.pt")
 
 
-def one_step(method: str) -> dict[str, Tensor]:
-    made = tiny.new_trainer("unused", method, shards=4, attack__steps=1)
+def one_step(variant: str) -> dict[str, Tensor]:
+    method, settings = ONE_STEP[variant]
+    made = tiny.new_trainer("unused", method, shards=4, attack__steps=1, **settings)
     start, starts = made.attack.start, []
     made.attack.start = lambda x, eps: starts.append(start(x, eps)) or starts[-1].clone()  # type: ignore[method-assign]
     batch = next(made.batches.feed(1))

@@ -32,6 +32,25 @@ def test_steps_are_those_of_torch_with_a_number_as_the_rate():
     assert all(map(torch.equal, mine.parameters(), theirs.parameters()))
 
 
+def test_a_weight_whose_gradients_begin_later_is_moved_as_torchs_plain_loop_moves_it():
+    """As that of a layer which the first step left out; torch's fused step does not take one without momentum beside others that have it."""
+    mine, theirs = model_and_gradients(), model_and_gradients()
+    optimizer = DeviceRateSGD(mine, CHOSEN, torch.device("cpu"))
+    plain = torch.optim.SGD(
+        theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True, foreach=False
+    )
+    late = mine.bias.grad
+    for model in (mine, theirs):
+        model.bias.grad = None
+    for step in range(3):
+        if step == 1:
+            mine.bias.grad, theirs.bias.grad = late.clone(), late.clone()
+        optimizer.step()
+        plain.step()
+    for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_the_rate_stays_at_one_place_in_memory():
     optimizer = DeviceRateSGD(model_and_gradients(), CHOSEN, torch.device("cpu"))
     place = optimizer.param_groups[0]["lr"].data_ptr()
