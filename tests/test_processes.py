@@ -13,7 +13,12 @@ from cfol_fast.errors import InputError
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = [["demo"], ["reproduce", "--list"]]
+COMMANDS = [
+    ["demo"],
+    ["reproduce", "--list"],
+    ["offsets", "run"],
+    ["data", "to-ffcv", "--dataset", "fashion-mini", "--split", "all", "--out", "files"],
+]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])

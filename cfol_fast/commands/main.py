@@ -60,7 +60,7 @@ COMMANDS = {
 }
 
 # What several processes, as torchrun starts them, would each do again.
-ONE_PROCESS = ("demo", "offsets", "reproduce")
+ONE_PROCESS = ("data", "demo", "offsets", "reproduce")
 
 # What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
 EXPECTED_OS_ERRORS = (

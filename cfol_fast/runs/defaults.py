@@ -51,7 +51,8 @@ def complete(config: TrainConfig) -> TrainConfig:
     spec = data.spec(config.data.name)
     defaults = BY_DATA_SET.get(spec.name, PAPER)
 
-    config.shards = _default(config.shards, processes.count())
+    if config.shards is None:
+        config.shards = _one_for_each_process(config.batch_size)
     config.params = method.params(config.params, spec.name)
     config.epochs = _default(config.epochs, defaults.epochs)
     config.model.name = _default(config.model.name, spec.model)
@@ -81,6 +82,19 @@ def complete(config: TrainConfig) -> TrainConfig:
     if config.optimizer.schedule == "steps":
         config.optimizer.milestones = milestones(config.optimizer, config.epochs)
     return config
+
+
+def _one_for_each_process(batch_size: int) -> int:
+    """As many shards as there are processes, which must be able to share a batch."""
+    count = processes.count()
+    if batch_size % count:
+        below, above = batch_size // count * count, -(-batch_size // count) * count
+        *most, last = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
+        raise InputError(
+            f"{count} processes cannot take equal parts of batch_size={batch_size}: take --batch-size "
+            f"{f'{below} or ' if below else ''}{above}, or start {', '.join(most)}{' or ' if most else ''}{last} processes"
+        )
+    return count
 
 
 def _settle_steps(chosen: AttackConfig, defaults: Defaults) -> None:

@@ -217,6 +217,18 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str, tmp_path
         complete(tiny.tiny_config(tmp_path, **settings))
 
 
+def test_processes_that_cannot_share_a_batch_are_told_which_batches_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    said = "3 processes cannot take equal parts of batch_size=16: take --batch-size 15 or 18, or start 1, 2, 4, 8 or 16 processes"
+    with pytest.raises(InputError, match=f"^{said}$"):
+        complete(tiny.tiny_config(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    with pytest.raises(InputError, match="batch_size=16: take --batch-size 32, or start 1, 2, 4, 8 or 16"):
+        complete(tiny.tiny_config(tmp_path))
+
+
 def test_synchronised_batchnorm_is_refused_on_the_cpu_of_several_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
