@@ -96,7 +96,9 @@ class Table:
         change = self._change(cell)
         if change:
             change = f'<span class="delta{tone(change)}">{change}</span>'
-        return f"<td{f' class={kind}' if kind else ''}>{escape(cell.text)}{change}</td>"
+        # Where a cell takes two lines, a number stays on that of its sign.
+        text = escape(cell.text).replace(" ± ", "\u00a0±\u00a0").replace(" → ", "\u00a0→\u00a0")
+        return f"<td{f' class={kind}' if kind else ''}>{text}{change}</td>"
 
     def markdown(self) -> str:
         """The best of each row bold, differences in brackets."""
@@ -180,7 +182,7 @@ def _latex_row(cells: Iterable[str]) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "\u202f": r"\,", "·": r"$\cdot$",
-    "<": "$<$", ">": "$>$", "≤": r"$\leq$", "√": r"$\sqrt{}$", "‖": r"$\|$", "∞": r"$_\infty$",
+    "→": r"$\rightarrow$", "<": "$<$", ">": "$>$", "≤": r"$\leq$", "√": r"$\sqrt{}$", "‖": r"$\|$", "∞": r"$_\infty$",
     "α": r"$\alpha$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$", "η": r"$\eta$",
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ def write(job: Job, out: Path, worst: int, others: int) -> None:
     right, clean = [worst, *[others] * 9], [min(100, worst + 20), *[min(100, others + 20)] * 9]
     both = {"clean": figures(clean), "robust": figures(right)}
     rules = {"clean": predicted(clean), "robust": predicted(right)}
-    names = ("last", "best-average", "best-worst", "ema-best-average")
+    names = ("last", "best-average", "best-worst", "ema-best-average", "ema-best-worst", "ema-last")
     result = json.loads((folder / "result.json").read_text())
     result["test"] = both
     result["checkpoints"] = {name: {"epoch": 2, **both} for name in names}

@@ -12,7 +12,9 @@ from PIL import Image
 
 from cfol_fast import reporting
 from cfol_fast.methods import METHODS
+from cfol_fast.recipes.frontier import plan, writing
 from cfol_fast.reporting.chart import Figure, Point, ScatterChart
+from tests.recipes import fake_frontier
 from tests.reporting.browser import Browser, program
 from tests.reporting.synthetic_runs import make_run
 
@@ -110,12 +112,23 @@ def pages(tmp_path_factory):
         "many": [make_run(top / f"m-{m}", m, classes=200, epochs=5) for m in ("erm", "cfol")],
         "unfinished": [make_run(top / "u-erm", "erm"), make_run(top / "u-cfol", "cfol", stopped=4)],
     }
-    return {
+    made = {
         name: reporting.write_report(
             runs, top / f"{name}.html", pictures=False, extra_figures=[scatter()] if name == "seeds" else []
         )
         for name, runs in kinds.items()
     }
+    return {**made, "fair": fair_table(top / "fair")}
+
+
+def fair_table(top):
+    """The page of the fair table: every row, with two seeds."""
+    rows = [row.name for row in plan.read().rows]
+    worst = {name: [8 + i, 24 - i] for i, name in enumerate(rows)}
+    facts = fake_frontier.make(top, worst, {name: 70 - i % 5 for i, name in enumerate(rows)}, {"faal": 0.3})
+    (top / "page").mkdir()
+    writing.write(facts, top / "page", top / "runs")
+    return top / "page/report.html"
 
 
 def scatter():
@@ -150,7 +163,7 @@ def test_the_page_loads_cleanly_and_every_chart_is_there(browser, pages, name, w
     assert broken == 0
 
 
-@pytest.mark.parametrize("name", ["demo", "seeds", "many"])
+@pytest.mark.parametrize("name", ["demo", "seeds", "many", "fair"])
 @pytest.mark.parametrize("width", [1200, 800, 400])
 def test_nothing_is_too_small_or_hangs_over_the_edge(browser, pages, name, width):
     browser.load(pages[name], width)
@@ -175,7 +188,7 @@ def test_dark_mode_follows_the_system_and_the_buttons(browser, pages):
     assert brightness(browser) > 200
 
 
-@pytest.mark.parametrize("name", ["demo", "seeds", "many"])
+@pytest.mark.parametrize("name", ["demo", "seeds", "many", "fair"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_all_text_keeps_its_contrast_in_both_themes(browser, pages, name, dark):
     """WCAG's ratio of at least 4.5 against what is behind it; numbers on coloured cells are tested in test_theme.py."""
@@ -184,7 +197,7 @@ def test_all_text_keeps_its_contrast_in_both_themes(browser, pages, name, dark):
         assert browser.evaluate(PALE) == []
 
 
-@pytest.mark.parametrize("name", ["demo", "seeds", "many", "unfinished"])
+@pytest.mark.parametrize("name", ["demo", "seeds", "many", "unfinished", "fair"])
 @pytest.mark.parametrize("width", [1200, 800, 400])
 def test_no_label_covers_another(browser, pages, name, width):
     browser.load(pages[name], width)
@@ -201,7 +214,7 @@ def test_the_keyboard_reaches_a_table_that_goes_on_beyond_the_edge(browser, page
     assert browser.evaluate(script)
 
 
-@pytest.mark.parametrize(("name", "most"), [("demo", 7), ("seeds", 10), ("many", 10)])
+@pytest.mark.parametrize(("name", "most"), [("demo", 7), ("seeds", 10), ("many", 10), ("fair", 12)])
 def test_the_printed_page_is_short_light_and_has_the_wide_drawings(browser, pages, name, most):
     browser.load(pages[name], dark=True)
     browser.call(
@@ -222,6 +235,21 @@ def test_the_printed_page_is_short_light_and_has_the_wide_drawings(browser, page
     finally:
         browser.call("Emulation.setEmulatedMedia", media="", features=[])
     assert 2 <= pages_of(base64.b64decode(answer["data"])) <= most
+
+
+@pytest.mark.parametrize("name", ["demo", "seeds", "many", "fair"])
+def test_no_table_is_wider_than_the_paper(browser, pages, name):
+    """A4 without its margins has 703 pixels: what is wider is cut off, or makes the browser print the whole page smaller."""
+    browser.load(pages[name], 703)
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[])
+    try:
+        wide = browser.evaluate(
+            "[...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > "
+            "t.closest('.figure').getBoundingClientRect().right).map(t => t.id)"
+        )
+    finally:
+        browser.call("Emulation.setEmulatedMedia", media="", features=[])
+    assert wide == []
 
 
 def pages_of(pdf):

@@ -326,7 +326,7 @@ def test_the_price_names_the_largest_loss_and_the_false_alarms(tmp_path):
     body = text.split('id="table-price"')[1].split("</table>")[0]
     assert f"{found['largest_loss']['class']} {points(found['largest_loss']['change'])}" in body
     assert f"{found['losing']} of 10" in body
-    assert " → ".join(f"{value:.0f}" for value in found["false_alarms"]) in body
+    assert "\u00a0→\u00a0".join(f"{value:.0f}" for value in found["false_alarms"]) in body
     assert text.index('id="table-price"') < text.index('id="measures"')
 
 

@@ -39,6 +39,12 @@ def test_csv_has_full_numbers_and_repeats_the_stubs():
     assert [row["ERM-AT deviation"] for row in rows] == ["", "0.01"]
 
 
+def test_latex_has_only_characters_that_every_latex_knows():
+    table = Table("k", "α ≤ 1", "a → b, 5 ± 1 − 2 · 3 – 4", ["x"], ["a → b"], [Row(["ε"], [Cell("1 → 2")])])
+    assert table.latex().isascii()
+    assert r"1 $\rightarrow$ 2" in table.latex()
+
+
 def test_latex_opens_blocks_with_a_rule_and_escapes():
     text = TABLE.latex()
     assert r" & 50 \% & 10.0 $\pm$ 1.0 & \textbf{39.0} (+29.0) \\" in text
