@@ -1,4 +1,4 @@
-"""The pages of docs/ are true: their code runs, their commands run on small data, the messages they explain exist."""
+"""The README and the pages of docs/ are true: their code runs, their commands run on small data, the messages they explain exist."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-# Pages whose blocks another test runs: that test names the page.
+# Pages whose blocks another test runs: that test names the page. (The README's program: tests/test_readme.py.)
 ELSEWHERE = {
     "own-loop.md": "tests/sampling/test_own_loop.py",
     "many-gpus.md": "tests/distributed",
     "integrations.md": "tests/integrations",
 }
-PAGES = sorted(path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
+PAGES = ["../README.md", *sorted(path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)]
 # What stands above a block that no test runs.
 REASONS = ("needs a GPU", "needs a download", "run by hand")
 BLOCK = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
@@ -52,7 +52,7 @@ def commands(page: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(language == "python" for language, _ in blocks(page))]
+    "page", [page for page in PAGES[1:] if any(language == "python" for language, _ in blocks(page))]
 )
 def test_the_python_code_of_a_page_runs(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def small_data(monkeypatch, tmp_path):
 @pytest.mark.ffcv
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_the_commands_of_a_page_run_one_after_another(page, small_data, capsys):
-    if page != "first-steps.md":
+    if page not in ("first-steps.md", "../README.md"):
         assert cli.main(["train", "cfol", "--out=runs/cfol", *SHORT]) == 0
     for program, command, *options in commands(page):
         assert program == "cfol-fast", f"{page}: only our own commands are run; say why this one is not"

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ def blocks(page, language):
 def commands():
     for line in "".join(blocks("README.md", "bash")).splitlines():
         command = line.split("#")[0].strip()
+        if command.startswith("torchrun "):
+            command = "cfol-fast " + command.partition(" -m cfol_fast ")[2]
         if command.startswith("cfol-fast "):
             yield command
 
@@ -48,6 +51,12 @@ def test_a_command_is_understood_by_the_command_line(command):
     parser = cli.OneLineParser(prog=name)
     module.add_arguments(parser)
     parser.parse_args(arguments)
+
+
+def test_the_extras_are_those_that_can_be_installed():
+    (named,) = re.findall(r"Extras: (.*?)\. ", (ROOT / "README.md").read_text())
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert re.findall(r"\[(\w+)\]", named) == list(declared)
 
 
 def test_the_make_targets_exist():
