@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from cfol_fast import methods
 from cfol_fast.recipes.collection import read_frontiers
 from cfol_fast.recipes.frontier.facts import RULE
-from cfol_fast.recipes.frontier.plan import ERM
 from cfol_fast.recipes.frontier.text import interval_text, row_of, setting_text
 
 if TYPE_CHECKING:
@@ -116,9 +115,11 @@ def fair_results(name: str, tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
-    row, base = row_of(facts, name), row_of(facts, ERM)
+    row = row_of(facts, name)
     if row is None:
         return f"The comparison of all methods has no row of it ({facts['setting']}; `{facts['command']}`)."
+    # What it is built on is the first row of its block.
+    base = next(other for other in facts["rows"] if other["base"] == row["base"])
 
     def figures(of: Mapping[str, Any]) -> str:
         robust = of["rules"][RULE]["robust"]
@@ -126,7 +127,7 @@ def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
 
     seeds = len(row["seeds"])
     count = "one seed" if seeds == 1 else f"{seeds} seeds, ± half of the mean's 95 % t-interval"
-    beside = "" if base is None or base is row else f" {base['title']} beside it: {figures(base)}."
+    beside = "" if base is row else f" {base['title']} beside it: {figures(base)}."
     chosen = f" Settings, chosen on a hold-out: {setting_text(row['settings'])}." if row["settings"] else ""
     return (
         f"In the comparison of all methods ({facts['setting']}): robust accuracy {figures(row)} ({count}; checkpoint {RULE})."

@@ -31,7 +31,7 @@ examples:
   cfol-fast reproduce cifar10 --scale mini                     without a GPU
   cfol-fast reproduce larger-models --data ~/data --checkpoint erm=cifar_linf_8.pt
   cfol-fast reproduce all --scale mini                         every table and figure, in reproduction/mini
-  cfol-fast reproduce frontier --scale mini --parallel         the fair table of all methods: two hours on two cores
+  cfol-fast reproduce frontier --scale mini --parallel         the fair table of all methods: hours on two cores
   cfol-fast reproduce frontier --scale small --data ~/cifar10 --parallel
   cfol-fast reproduce frontier --scale mini --keep runs.tar.xz   its finished runs in one small file, and on another machine:
   cfol-fast reproduce frontier --scale mini --take runs.tar.xz --parallel
@@ -99,7 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--take",
         type=Path,
         metavar="FILE",
-        help="for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are not trained again",
+        help="for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are not trained again "
+        "(a run from a folder of images is known by the folder's path: there --data must be the same)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(

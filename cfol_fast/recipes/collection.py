@@ -24,6 +24,8 @@ from cfol_fast.runs.identity import essential_settings
 from cfol_fast.runs.json_files import made_from, read_object
 from cfol_fast.runs.records import read_finished
 
+# Of a fair table that is not finished: the file of its finished runs (`reproduce frontier --keep`).
+KEPT_RUNS = "frontier-runs.tar.xz"
 Table = dict[str, Any]
 
 

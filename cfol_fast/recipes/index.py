@@ -1,7 +1,8 @@
 """results/README.md: every kept comparison on one page, made from the kept JSON alone, so that a test can hold the two together.
 
 Why an ordering of the paper is not shown cannot be computed: a person writes it into `notes.toml` beside the tables
-(`["scale/recipe"]`, then the ordering's key), and a missing explanation is said as such.
+(`["scale/recipe"]`, then the ordering's key), and a missing explanation is said as such. So does what was tried before a fair table
+(`["scale/frontier"]`, `note`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import paper, render
-from cfol_fast.recipes.collection import read_frontiers, read_kept
+from cfol_fast.recipes.collection import KEPT_RUNS, read_frontiers, read_kept
 from cfol_fast.recipes.frontier import text as frontier
 from cfol_fast.recipes.recipe import list_recipes, load_recipe
 from cfol_fast.reporting import Cell, Row, Table
@@ -55,9 +56,12 @@ def text(folder: Path) -> str:
     frontiers = {facts["scale"]: facts for facts in read_frontiers(folder)}
     for scale in dict.fromkeys([*frontiers, *(table["scale"] for table in tables)]):
         if scale in frontiers:
-            lines += _frontier(frontiers[scale])
+            lines += _frontier(frontiers[scale], notes.get(f"{scale}/frontier", {}))
         of_scale = [table for table in tables if table["scale"] == scale]
         lines += _scale(scale, of_scale, notes) if of_scale else []
+    for path in sorted(folder.glob(f"*/{KEPT_RUNS}")):
+        if path.parent.name not in frontiers:
+            lines += _unfinished(path.parent.name)
     same = [
         name for name in list_recipes() if any(name == other["recipe"] for t in tables for other in t["also"])
     ]
@@ -69,12 +73,20 @@ def text(folder: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _frontier(facts: Mapping[str, Any]) -> list[str]:
+def _frontier(facts: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
     scale = facts["scale"]
     body = frontier.markdown_body(facts, f"{scale}/frontier.svg").rstrip()
     files = f"The facts: [{scale}/frontier.json]({scale}/frontier.json); what every image was taken for: "
     files += f"[{scale}/predictions.json.gz]({scale}/predictions.json.gz)."
-    return [f"## {facts['title']}: the {scale} scale", "", body, "", files, ""]
+    note = [str(notes["note"]).strip(), ""] if notes.get("note") else []
+    return [f"## {facts['title']}: the {scale} scale", "", *note, body, "", files, ""]
+
+
+def _unfinished(scale: str) -> list[str]:
+    file = f"{scale}/{KEPT_RUNS}"
+    text = f"Not finished, and so no evidence yet. Its finished runs are in [{file}]({file}), and the others are trained by "
+    command = f"`cfol-fast reproduce frontier --scale {scale} --take results/{file} --parallel`"
+    return [f"## The fair table of all methods: the {scale} scale", "", f"{text}{command}.", ""]
 
 
 def _without_evidence(names: list[str]) -> list[str]:

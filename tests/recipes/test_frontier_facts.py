@@ -350,6 +350,9 @@ def test_what_is_kept_has_every_image_and_gives_the_figures_again(made, tmp_path
     collect(folder, tmp_path / "results")
     assert (tmp_path / "results/mini/predictions.json.gz").read_bytes() == before
     assert "(mini/frontier.svg)" in index_text(tmp_path / "results")
+    # What was tried before, and what a person makes of it, cannot be computed.
+    (tmp_path / "results/notes.toml").write_text('["mini/frontier"]\nnote = "Eight epochs were too few."\n')
+    assert "\n\nEight epochs were too few.\n\n" in index_text(tmp_path / "results")
 
 
 @pytest.mark.parametrize(

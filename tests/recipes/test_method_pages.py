@@ -66,3 +66,16 @@ def test_a_row_of_the_comparison_of_all_methods_is_its_methods_result(pages_of, 
     assert "beside it" not in pages["erm"]
     assert "Settings, chosen on a hold-out: eta 0.0002." in pages["cfol"]
     assert "The comparison of all methods has no row of it" in pages["faal"]
+
+
+@pytest.mark.slow
+def test_a_method_on_trades_stands_beside_trades(pages_of, tmp_path):
+    worst = {"erm": [8, 12], "trades": [10, 14], "wat": [30, 28]}
+    facts = fake_frontier.make(tmp_path, worst, {"erm": 70, "trades": 68, "wat": 66})
+    kept = tmp_path / "results" / "mini"
+    kept.mkdir(parents=True)
+    (kept / "frontier.json").write_text(json.dumps(facts))
+    pages = pages_of(kept.parent)
+    assert "TRADES beside it: " in pages["wat"]
+    assert "ERM-AT beside it" not in pages["wat"]
+    assert "beside it" not in pages["trades"]

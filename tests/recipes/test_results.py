@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import list_recipes, load_recipe, plan
-from cfol_fast.recipes.collection import collect, distinct, read_frontiers, read_kept, readable_json
+from cfol_fast.recipes import kept_runs, list_recipes, load_recipe, plan
+from cfol_fast.recipes.collection import (
+    KEPT_RUNS,
+    collect,
+    distinct,
+    read_frontiers,
+    read_kept,
+    readable_json,
+)
 from cfol_fast.recipes.index import UNEXPLAINED, distinct_claims, text, write_index
 from cfol_fast.recipes.reproduction import write
 from cfol_fast.reporting.wording import points
@@ -150,7 +157,22 @@ def test_every_committed_figure_is_there_and_no_other_file() -> None:
         expected |= {
             f"{facts['scale']}/{name}" for name in ("frontier.json", "frontier.svg", "predictions.json.gz")
         }
+    # The runs of a fair table that is not finished; once it is, they have done their part.
+    for path in (RESULTS / facts["scale"] / KEPT_RUNS for facts in read_frontiers(RESULTS)):
+        assert not path.exists(), f"the table is there: remove {path}"
+    going_on = [path for path in RESULTS.glob(f"*/{KEPT_RUNS}") if kept_runs.read(path)]
+    expected |= {path.relative_to(RESULTS).as_posix() for path in going_on}
     assert found == expected | {"README.md", "notes.toml"}
+
+
+@pytest.mark.slow
+def test_an_unfinished_fair_table_says_how_it_goes_on(tmp_path: Path) -> None:
+    folder = kept(tmp_path, "cifar10")
+    assert KEPT_RUNS not in text(folder)
+    kept_runs.write(folder / "mini" / KEPT_RUNS, {"a": {"config.json": b"{}", "result.json": b"{}"}})
+    assert f"`cfol-fast reproduce frontier --scale mini --take results/mini/{KEPT_RUNS} --parallel`" in text(
+        folder
+    )
 
 
 @pytest.mark.parametrize("table", COMMITTED, ids=[table["recipe"] for table in COMMITTED])
