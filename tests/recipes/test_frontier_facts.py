@@ -10,6 +10,7 @@ from cfol_fast.recipes.collection import collect, read_frontiers
 from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, text, writing
 from cfol_fast.recipes.index import text as index_text
 from cfol_fast.reporting import picture_files
+from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.intervals import clopper_pearson
 from cfol_fast.runs.price import price
 from tests.recipes import fake_frontier, tiny_frontier
@@ -116,6 +117,18 @@ def test_the_three_comparisons_are_judged_together(made):
     assert [item["verdict"] for item in found.values()] == ["shown"] * 3
     assert found["cfol", "erm"]["mean"] == pytest.approx(0.31)
     assert found["dafa", "cfol"]["adjusted"] >= found["dafa", "cfol"]["probability"]
+
+
+def test_equal_differences_of_thirds_do_not_differ_by_their_rounding():
+    """Each seed's difference is 100 of 300 images; rounded to six digits first, they would differ, by next to nothing, and be shown."""
+
+    def of(right):
+        return {facts.RULE: {"robust": Accuracy.from_confusion(["a", "b"], [[right, 300 - right], [0, 300]])}}
+
+    tested = {"erm": {10: of(0), 11: of(1), 12: of(2)}, "cfol": {10: of(100), 11: of(101), 12: of(102)}}
+    (found,) = facts.declared(facts.compared(tested), None, {"erm": "ERM-AT", "cfol": "CFOL-AT"})
+    assert (found["interval"], found["verdict"]) == (None, "not shown")
+    assert found["values"] == [0.333333] * 3
 
 
 def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
@@ -310,7 +323,7 @@ def same_as_the_images(made, tree):
             )
             assert json.loads(json.dumps(kept)) == json.loads(json.dumps(again)), (entry["name"], rule)
     robust = {entry["name"]: accuracies[entry["name"], facts.RULE, "robust"] for entry in made["rows"]}
-    worst = {name: {seed: round(one.worst, 6) for seed, one in of.items()} for name, of in robust.items()}
+    worst = {name: {seed: one.worst for seed, one in of.items()} for name, of in robust.items()}
     titles = {entry["name"]: entry["title"] for entry in made["rows"]}
     assert facts.declared(worst, made["rival"], titles) == made["declared"]
     for entry in made["rows"]:

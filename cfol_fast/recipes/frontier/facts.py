@@ -103,6 +103,19 @@ def attacked(kept: Mapping[str, Accuracy], seed: int) -> dict[str, Any]:
     }
 
 
+def compared(
+    tested: Mapping[str, Mapping[int, Mapping[str, Mapping[str, Accuracy]]]],
+) -> dict[str, dict[int, float]]:
+    """{row: {seed: value}} of what the declared comparisons are about, from {row: {seed: what `of_run` gives}}.
+
+    In full precision: of rounded thirds equal differences would not be equal, and a spread of 1e-6 makes anything certain.
+    """
+    return {
+        name: {seed: statistic(one[RULE]["robust"], DECLARED_METRIC) for seed, one in of_row.items()}
+        for name, of_row in tested.items()
+    }
+
+
 def declared(
     values: Mapping[str, Mapping[int, float]], rival: str | None, titles: Mapping[str, str]
 ) -> list[dict[str, Any]]:
@@ -201,10 +214,6 @@ def build(
             kept = {kind: Accuracy.from_json(found[kind], f"AutoAttack on {row.name}") for kind in KINDS}
             entry["autoattack"] = attacked(kept, entry["seeds"][0])
         rows.append(entry)
-    worst = {
-        name: {seed: _round(statistic(one[RULE]["robust"], DECLARED_METRIC)) for seed, one in of_row.items()}
-        for name, of_row in tested.items()
-    }
     titles = {row["name"]: row["title"] for row in rows}
     results = [read_finished(job.folder(out)) for of_row in jobs.values() for job in of_row]
     first = results[0]
@@ -234,7 +243,7 @@ def build(
         ],
         "rivals": [{"name": name, "holdout_worst": value} for name, value in rivals],
         "rival": rival,
-        "declared": declared(worst, rival, titles),
+        "declared": declared(compared(tested), rival, titles),
         "rows": rows,
         "seconds": round(sum(float(result.get("seconds") or 0.0) for result in results), 1),
         "versions": join_versions(result.get("versions") or {} for result in results),
