@@ -244,7 +244,7 @@ class FGSM(PGD):
     single_step, steps_unless_told = True, 1
 
     def __init__(self, model: nn.Module, eps: Radius, step: Radius | None = None, **options: Any) -> None:
-        super().__init__(model, eps, step, **{**options, "steps": 1})
+        super().__init__(model, eps, step, **_single_step(self.kind, options))
 
     def default_step(self, eps: Radius) -> Radius:
         return self.step_unless_told(eps, self.random_start)
@@ -268,7 +268,7 @@ class NFGSM(PGD):
         self, model: nn.Module, eps: Radius, step: Radius | None = None, noise: float = 2.0, **options: Any
     ) -> None:
         check_radius(noise, "noise")
-        super().__init__(model, eps, step, **{**options, "steps": 1})
+        super().__init__(model, eps, step, **_single_step(self.kind, options))
         if self.norm != "linf":
             raise InputError(f"N-FGSM is defined for norm 'linf', got {self.norm!r}")
         self.noise = noise
@@ -288,6 +288,13 @@ class NFGSM(PGD):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "noise": self.noise}
+
+
+def _single_step(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of an attack of one step; another number of steps would be ignored."""
+    if options.get("steps", 1) != 1:
+        raise InputError(f"steps must be 1 for {kind}, which takes a single step, got {options['steps']!r}")
+    return {**options, "steps": 1}
 
 
 def in_dtype(net: Network, dtype: torch.dtype) -> Network:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cfol_fast import attacks
 from cfol_fast.attacks import FGSM, NFGSM, PGD, TRADES
 from cfol_fast.attacks.frozen import frozen
+from cfol_fast.errors import InputError
 from tests.attacks.small_models import EPS, SmallNet, Trained, images
 
 
@@ -335,6 +336,13 @@ def test_bad_batches_are_named(trained: Trained) -> None:
         attacks.create("pgdd", model)
     with pytest.raises(ValueError, match="'linf'"):
         NFGSM(model, EPS, norm="l2")
+
+
+@pytest.mark.parametrize("kind", ["fgsm", "n-fgsm"])
+def test_steps_that_a_single_step_attack_would_ignore_are_refused(trained: Trained, kind: str) -> None:
+    with pytest.raises(InputError, match=f"steps must be 1 for {kind}, which takes a single step, got 10"):
+        attacks.create(kind, trained.model, eps=EPS, steps=10)
+    assert attacks.create(kind, trained.model, eps=EPS, steps=1).describe()["steps"] == 1
 
 
 def test_an_attack_describes_itself_for_the_records(trained: Trained) -> None:
