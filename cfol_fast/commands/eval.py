@@ -39,6 +39,15 @@ examples:
 
 RADIUS = Range(0, 1e4, whole=False)
 SECONDS = Range(1, 1_000_000, whole=False)
+# The attacks of --attack, and what belongs to some of them only.
+KINDS = ("pgd", "trades", "fgsm", "autoattack")
+BELONGS_TO = {
+    "state": ("autoattack",),
+    "steps": ("pgd", "trades"),
+    "step": ("pgd", "trades"),
+    "restarts": ("pgd", "trades"),
+    "loss": ("pgd",),
+}
 GOES_ON = "start it again; with --state FILE AutoAttack continues"
 
 
@@ -72,23 +81,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="radius, such as 8/255 (default: the run's, or the data set's); several, 0,4/255,8/255, give a curve for every class, and "
         "the other figures are those of the largest",
     )
-    parser.add_argument(
-        "--steps", type=Range(1, 100_000), default=20, metavar="N", help="steps of PGD (default: 20)"
-    )
+    parser.add_argument("--steps", type=Range(1, 100_000), metavar="N", help="steps of PGD (default: 20)")
     parser.add_argument(
         "--step", type=RADIUS, metavar="SIZE", help="step size of PGD (default: 2.5 eps / steps)"
     )
     parser.add_argument(
         "--restarts",
         type=Range(1, 1000),
-        default=1,
         metavar="N",
         help="starts of PGD, the best is kept (default: 1)",
     )
     parser.add_argument("--norm", choices=("linf", "l2"), help="default: the run's, or linf")
-    parser.add_argument(
-        "--loss", choices=("ce", "cw", "dlr", "kl"), default="ce", help="what PGD climbs (default: ce)"
-    )
+    parser.add_argument("--loss", choices=("ce", "cw", "dlr", "kl"), help="what PGD climbs (default: ce)")
     parser.add_argument(
         "--active-set",
         action="store_true",
@@ -178,6 +182,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     from cfol_fast.machine import choose_device
     from cfol_fast.progress import Count
 
+    kinds = _kinds(args)
     # On another machine they need not be there.
     ranks.from_first(lambda: _check_outputs(args))
     device = choose_device(args.device)
@@ -192,7 +197,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     if args.limit is not None and args.limit < len(images):
         images = images.subset(data.stratified(images.labels, args.limit))
     source = data.source_of(images, size=subject.bundle.size, device=device)
-    attacks = _attacks(args, subject)
+    attacks = _attacks(args, kinds, subject)
     required = [requirements.parse(text, subject.bundle.classes, bool(attacks)) for text in args.require]
     curve = args.eps is not None and len(args.eps) > 1
     given = {"radii": args.eps, "attack": attacks} if curve else {"attack": attacks or None}
@@ -209,9 +214,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     )
     checks = []
     if args.sanity:
-        pgd = next((one for one in attacks if one["kind"] == "pgd"), None)
-        if pgd is None:
-            raise InputError("--sanity checks what PGD found: it needs --attack pgd")
+        pgd = next(one for one in attacks if one["kind"] == "pgd")
         checks = sanity.check_gradients(
             subject.model,
             source,
@@ -254,10 +257,13 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
-        if path is not None and not Path(path).expanduser().resolve().parent.is_dir():
-            raise InputError(
-                f"{option} {path}: there is no folder {Path(path).expanduser().resolve().parent}"
-            )
+        if path is None:
+            continue
+        place = Path(path).expanduser().resolve()
+        if place.is_dir():
+            raise InputError(f"{option} {path} is a folder: give the name of a file")
+        if not place.parent.is_dir():
+            raise InputError(f"{option} {path}: there is no folder {place.parent}")
 
 
 @dataclass
@@ -280,6 +286,7 @@ def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
+    from cfol_fast.runs.checkpoints import FOLDER
     from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_own
 
     if args.pretrained:
@@ -288,8 +295,10 @@ def _subject(args: argparse.Namespace) -> Subject:
         raise InputError("what is to be evaluated? Give a run folder or a file, or --pretrained and --model")
     path = checkpoint_path(args.what, args.checkpoint)
     folder = path.parent.parent
-    config = run_folder.read_config(folder) if (folder / run_folder.CONFIG).exists() else None
     ours = is_ours(path)
+    # Beside the weights of others a file of that name is theirs.
+    known = ours and path.parent.name == FOLDER and (folder / run_folder.CONFIG).exists()
+    config = run_folder.read_config(folder) if known else None
     own = read_own(path) if ours else None
     ours = ours and args.model in (None, _model_of(own))
     if ours and args.ema:
@@ -371,7 +380,34 @@ def _normalisation(args: argparse.Namespace, bundle: Any) -> dict[str, list[floa
     return found
 
 
-def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]:
+def _kinds(args: argparse.Namespace) -> list[str]:
+    """The attacks that are asked for; refuses, before anything is read, what none of them would look at."""
+    kinds = [kind.strip() for kind in args.attack.split(",") if kind.strip()]
+    unknown = [kind for kind in kinds if kind not in KINDS and kind != "none"]
+    known = ", ".join([*KINDS, "none"])
+    if not kinds:
+        raise InputError(f"--attack needs at least one of {known}")
+    if unknown:
+        raise InputError(f"--attack {unknown[0]!r} is unknown: choose from {known}")
+    several = args.eps is not None and len(args.eps) > 1
+    if several and "none" in kinds:
+        raise InputError("several radii need an attack: leave out --attack none")
+    kinds = [kind for kind in kinds if kind != "none"]
+    if several and args.state is not None:
+        raise InputError("--state belongs to one radius: give --eps a single one")
+    if args.sanity and "pgd" not in kinds:
+        raise InputError("--sanity checks what PGD found: it needs --attack pgd")
+    for name, owners in BELONGS_TO.items():
+        # Without an attack its radius, steps and loss do not matter; a state would be expected to be written.
+        ignored = (kinds or name == "state") and not set(owners) & set(kinds)
+        if getattr(args, name) is not None and ignored:
+            raise InputError(
+                f"--{name} belongs to --attack {' or '.join(owners)}, got --attack {args.attack}"
+            )
+    return kinds
+
+
+def _attacks(args: argparse.Namespace, kinds: list[str], subject: Subject) -> list[dict[str, Any]]:
     from cfol_fast.runs.limits import check_radius
 
     config = subject.config
@@ -381,25 +417,11 @@ def _attacks(args: argparse.Namespace, subject: Subject) -> list[dict[str, Any]]
     norm = args.norm or (config.attack.norm if config else "linf")
     shared = {"eps": eps, "norm": norm, "seed": args.seed}
     check_radius("--eps", eps, "--step", args.step, norm)
-    climbing = {"steps": args.steps, "step": args.step, "restarts": args.restarts}
+    climbing = {"steps": args.steps or 20, "step": args.step, "restarts": args.restarts or 1}
     parameters: dict[str, dict[str, Any]] = {
-        "pgd": {**shared, **climbing, "loss": args.loss},
+        "pgd": {**shared, **climbing, "loss": args.loss or "ce"},
         "trades": {**shared, **climbing},
         "fgsm": shared,
         "autoattack": {**shared, "state": args.state},
     }
-    kinds = [kind.strip() for kind in args.attack.split(",") if kind.strip()]
-    unknown = [kind for kind in kinds if kind not in parameters and kind != "none"]
-    known = ", ".join([*parameters, "none"])
-    if not kinds:
-        raise InputError(f"--attack needs at least one of {known}")
-    if unknown:
-        raise InputError(f"--attack {unknown[0]!r} is unknown: choose from {known}")
-    if args.state and "autoattack" not in kinds:
-        raise InputError("--state belongs to --attack autoattack")
-    if args.eps is not None and len(args.eps) > 1:
-        if args.state:
-            raise InputError("--state belongs to one radius: give --eps a single one")
-        if "none" in kinds:
-            raise InputError("several radii need an attack: leave out --attack none")
-    return [{"kind": kind, **parameters[kind]} for kind in kinds if kind != "none"]
+    return [{"kind": kind, **parameters[kind]} for kind in kinds]

@@ -11,7 +11,7 @@ from torch import nn
 
 from cfol_fast.errors import InputError
 from cfol_fast.models import ModelSpec
-from cfol_fast.runs import checkpoints, safetensors_files
+from cfol_fast.runs import checkpoints, run_folder, safetensors_files
 
 
 def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> Path:
@@ -83,7 +83,7 @@ def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
 
 def is_ours(path: Path) -> bool:
     """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
-    if path.parent.name == checkpoints.FOLDER and (path.parent.parent / "config.json").exists():
+    if path.parent.name == checkpoints.FOLDER and run_folder.is_run(path.parent.parent):
         return True
     return read_own(path) is not None
 

@@ -78,6 +78,15 @@ def read_config(run: Path) -> TrainConfig:
         raise InputError(f"{path} is not the configuration of a run: {error}") from None
 
 
+def is_run(folder: Path) -> bool:
+    """Whether its config.json is a configuration of ours; somebody else's file of that name is not."""
+    try:
+        read_config(folder)
+    except (InputError, OSError):
+        return False
+    return True
+
+
 def read_result(run: Path) -> dict[str, Any] | None:
     """result.json, or None while the run is unfinished."""
     path = run / RESULT

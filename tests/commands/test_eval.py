@@ -192,7 +192,23 @@ def test_without_images_of_every_class_there_is_no_worst_class(
         (["--dataset", "fashion-mini", "--eps", "abc"], "--eps must be a number"),
         (["--dataset", "fashion-mini", "--limit", "0"], "--limit must be at least 1"),
         (["--dataset", "fashion-mini", "--json", "/nowhere/x.json"], "there is no folder /nowhere"),
+        (["--dataset", "fashion-mini", "--json", "."], "--json . is a folder: give the name of a file"),
+        (["--dataset", "fashion-mini", "--csv", "/"], "--csv / is a folder: give the name of a file"),
         (["--dataset", "fashion-mini", "--state", "s.json"], "--state belongs to --attack autoattack"),
+        (
+            ["--dataset", "fashion-mini", "--attack", "fgsm", "--step", "0.01"],
+            "--step belongs to --attack pgd or",
+        ),
+        (
+            ["--dataset", "fashion-mini", "--attack", "fgsm", "--steps", "50"],
+            "--steps belongs to --attack pgd or",
+        ),
+        (["--dataset", "fashion-mini", "--attack", "fgsm", "--restarts", "3"], "--restarts belongs to"),
+        (
+            ["--dataset", "fashion-mini", "--attack", "trades,fgsm", "--loss", "cw"],
+            "--loss belongs to --attack pgd,",
+        ),
+        (["--dataset", "fashion-mini", "--attack", "autoattack", "--steps", "50"], "got --attack autoattack"),
         (["--dataset", "fashion-mini", "--model", "resnet18"], "is not a resnet18 with 10 classes"),
         ([], "give --dataset"),
     ],
@@ -204,6 +220,38 @@ def test_a_mistake_is_one_line_and_status_two(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_mistake_in_the_options_is_found_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cfol_fast.commands import eval as command
+
+    monkeypatch.setattr(command, "_subject", lambda args: pytest.fail("it began"))
+    for options in (["--sanity", "--attack", "fgsm"], ["--json", "."], ["--attack", "pdg"]):
+        assert cli.main(["eval", "run", *options]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_somebody_elses_config_beside_somebody_elses_weights_does_not_matter(
+    weights: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs" / "checkpoints" / "w.pt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(weights.read_bytes())
+    (tmp_path / "theirs" / "config.json").write_text('{"model_type": "resnet"}')
+    arguments = [
+        "--dataset",
+        "fashion-mini",
+        "--attack",
+        "none",
+        "--limit",
+        "10",
+        "--quiet",
+        "--device",
+        "cpu",
+    ]
+    assert cli.main(["eval", str(theirs), *arguments]) == 0
 
 
 def test_a_file_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
