@@ -230,9 +230,14 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         print(json.dumps(to_dict(config), indent=2))
         return 0
 
-    from cfol_fast.runs.exporting import SUFFIXES, export
+    from cfol_fast.runs.exporting import SUFFIXES, check_target, export
     from cfol_fast.training.loop import train
 
+    to = SUFFIXES.get(Path(args.export or "").suffix, "torch")
+    if args.export:
+        # Found at the end it would cost the whole run's time.
+        target, folder = Path(args.export).expanduser(), Path(str(config.out)).expanduser()
+        ranks.from_first(lambda: check_target(target, to, folder))
     result = train(
         config,
         resume=args.resume,
@@ -246,7 +251,6 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
     if not ranks.is_first:
         return 0
     if args.export:
-        to = SUFFIXES.get(Path(args.export).suffix, "torch")
         print(f"weights: {export(result.folder, args.export, to, config.model.name).file}")
     print(f"run: {result.folder}")
     return 0

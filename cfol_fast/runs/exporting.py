@@ -73,6 +73,19 @@ def format_of(file: Path, to: str | None = None) -> str:
     return found
 
 
+def check_target(file: Path, to: str, run: Path) -> None:
+    """Refuses, before a run begins, a file that could not be written at its end. run: its folder, which may be yet to come."""
+    place = file.resolve()
+    if place.is_dir():
+        raise InputError(f"{file} is a folder: give the name of a file, such as {file / 'weights.pt'}")
+    if not place.parent.is_dir() and run.resolve() not in (place.parent, *place.parent.parents):
+        raise InputError(f"{file}: there is no folder {place.parent}")
+    if to == "onnx":
+        _check_onnx()
+    elif to == "safetensors":
+        safetensors_files.check_can_write()
+
+
 def export(
     run_or_checkpoint: str | Path, file: str | Path, to: str = "torch", model: str | None = None
 ) -> Exported:
@@ -111,13 +124,7 @@ def export(
 
 def _onnx(run_or_checkpoint: str | Path, model: str | None, description: dict[str, Any]) -> bytes:
     """The model with its normalisation, for any number of images; what a checkpoint says stands in the metadata."""
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"writing ONNX needs the packages onnx and onnxscript ({one_line(error)}): pip install onnx onnxscript"
-        ) from None
+    _check_onnx()
     network, spec = load(run_or_checkpoint, model=model), description["spec"]
     images = torch.rand(2, spec["in_channels"], spec["image_size"], spec["image_size"])
     try:
@@ -139,3 +146,13 @@ def _onnx(run_or_checkpoint: str | Path, model: str | None, description: dict[st
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value if isinstance(value, str) else json.dumps(value)
     return proto.SerializeToString()
+
+
+def _check_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"writing ONNX needs the packages onnx and onnxscript ({one_line(error)}): pip install onnx onnxscript"
+        ) from None

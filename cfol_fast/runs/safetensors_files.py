@@ -39,10 +39,15 @@ def read(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
 
 def serialized(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> bytes:
     """The whole file. "format" is what other readers look for."""
-    _library("writing a safetensors file")
+    check_can_write()
     from safetensors.torch import save
 
     return save(dict(tensors), {"format": "pt", ENTRY: json.dumps(description, allow_nan=False)})
+
+
+def check_can_write() -> None:
+    """Refuses where the library is missing."""
+    _library("writing a safetensors file")
 
 
 def _library(what: str) -> Any:

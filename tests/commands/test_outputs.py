@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import sys
 
 import pytest
 
@@ -39,6 +40,36 @@ def test_eval_writes_to_a_device(run, null, option):
 @pytest.mark.slow
 def test_train_exports_to_a_device(run, null):
     assert cli.main(["train", "--resume", "--out", run, "--quiet", "--export", null]) == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (".", "is a folder: give the name of a file"),
+        ("/nowhere/weights.pt", "there is no folder /nowhere"),
+        ("weights.onnx", "needs the packages onnx and onnxscript"),
+        ("weights.safetensors", "needs the package safetensors"),
+    ],
+)
+def test_an_export_that_cannot_be_written_is_found_before_training(
+    tmp_path, target, message, monkeypatch, capsys
+):
+    for package in ("onnx", "safetensors"):
+        monkeypatch.setitem(sys.modules, package, None)
+    folder = tmp_path / "new"
+    assert cli.main(["train", "erm", *TINY, "--out", str(folder), "--export", target]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_an_export_may_go_into_the_folder_of_the_run(tmp_path):
+    folder = tmp_path / "new"
+    target = folder / "weights.pt"
+    assert cli.main(["train", "erm", *TINY, "--out", str(folder), "--export", str(target)]) == 0
+    assert target.exists()
 
 
 def test_a_report_to_a_device_has_nothing_beside_it(run, null, tmp_path_factory):
