@@ -211,7 +211,7 @@ def test_the_words_state_verdicts_price_and_place(made):
         in lines
     )
     assert "the best worst class is DAFA-AT's" in lines
-    assert "CFOL-AT is number 2 of 4" in lines
+    assert "Descriptively, CFOL-AT is number 2 of 4" in lines
     assert "9 of 10 classes lose" in lines
 
 
@@ -234,6 +234,20 @@ def test_the_page_has_every_table_and_says_what_is_descriptive(made):
         assert f"**{title}.**" in page
     assert page.count("Descriptive") >= 4
     assert page.count("over seeds, on one fixed test set") >= 3
+
+
+def test_whatever_compares_and_was_not_declared_calls_itself_descriptive(made):
+    compares = [
+        table
+        for table in text.tables(made[1])
+        if table.key not in ("frontier-declared", "frontier-budget", "frontier-search")
+    ]
+    assert len(compares) == 6
+    assert all("Descriptive" in table.caption for table in compares)
+    said = [line for line in text.findings(made[1]) if line not in text.verdicts(made[1])]
+    assert [line for line in said if "escriptive" not in line and "chosen on" not in line] == []
+    assert "Descriptive" in drawing.figure(made[1]).caption
+    assert "the sentences above alone are judged" in headline.markdown(made[1])
 
 
 def test_what_was_seen_before_the_comparisons_were_declared_is_said(made):

@@ -48,7 +48,7 @@ def figure(facts: Mapping[str, Any]) -> Figure:
         "The average against the worst class",
         "Test accuracy under attack of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the means, over the seeds "
         "on one fixed test set. "
-        "Better is up and to the right.",
+        "Better is up and to the right. Descriptive.",
         [chart],
         LEGEND,
     )

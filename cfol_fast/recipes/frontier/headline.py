@@ -34,7 +34,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
     )
     seeds = min(len(row["seeds"]) for row in rows)
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OWN} {OVER_SEEDS}"
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {seeds} seeds ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OWN} {OVER_SEEDS} The table describes: the sentences above alone are judged."
     return "\n\n".join([" ".join(verdicts(facts)), table.markdown().rstrip(), what]) + "\n"
 
 

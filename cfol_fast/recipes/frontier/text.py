@@ -156,7 +156,7 @@ def price_table(facts: Facts) -> Table | None:
     return Table(
         "frontier-price",
         "The price of each method",
-        "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent.",
+        "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent. Descriptive.",
         ["Base", "Method"],
         PRICE_COLUMNS,
         _rows(facts, lambda row: price_cells(row["price"]), rows),
@@ -277,12 +277,14 @@ def findings(facts: Facts) -> list[str]:
         f"{average['title']}'s, {interval_text(average['rules'][RULE]['robust']['average'])} %."
     )
     if CFOL in places:
-        lines.append(f"CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class.")
+        lines.append(
+            f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
+        )
     for name in dict.fromkeys([CFOL, best["name"]]):
         row = row_of(facts, name)
         if row is not None and "price" in row:
             price = row["price"]
-            lines.append(f"The price of {row['title']}: {price_sentence(price)}")
+            lines.append(f"The price of {row['title']}, descriptively: {price_sentence(price)}")
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
         of = f"the {facts['settings_from']} scale's" if facts["settings_from"] else "the search's"
         lines.append(f"The best rival, chosen on {of} hold-out, is {rival['title']}.")
