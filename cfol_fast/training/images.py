@@ -101,9 +101,17 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         train = data.FFCVSource(file, wanted.lag, augment=augment, subset=training_rows, **options)
     else:
         train = source_of(images, augment)
+    memory = 0
     for source, width in ((train, config.batch_size // processes.count()), (test, config.test.batch_size)):
         if isinstance(source, data.FFCVSource):
             source.check_room(width)
+            memory += source.batch_memory(width)
+    if isinstance(found.train, data.BetonSet) and isinstance(found.test, data.BetonSet):
+        on_disk = sum(part.file.path.stat().st_size for part in (found.train, found.test))
+        notes.append(
+            f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on the disk; "
+            f"{room.size_text(memory)} of memory for batches{' in each process' * (processes.count() > 1)}"
+        )
     return RunImages(
         classes=list(found.classes),
         train=train,
@@ -130,9 +138,8 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     """
     device, wanted = torch.device(config.device), config.data
     if isinstance(found.train, data.BetonSet) or isinstance(found.test, data.BetonSet):
-        return [
-            f"{len(found.train) + len(found.test):,} images stay in their files and are read when they are needed"
-        ]
+        # Of these only batches are in memory, which is checked with their sources.
+        return []
     way_out = room.streaming(wanted.name, wanted.root)
     train = found.train.nbytes if wanted.source == "resident" else 0
     needed, what = train + found.test.nbytes, f"{len(found.train) + len(found.test):,} images"

@@ -9,8 +9,10 @@ import torch
 from cfol_fast import data
 from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
+from cfol_fast.data.room import size_text
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import identity
 from cfol_fast.training.capture import why_no_graph
 from cfol_fast.training.images import load_images
@@ -99,6 +101,16 @@ def test_a_run_from_files_alone_ends_with_the_weights_of_the_resident_source(fol
         assert all(torch.equal(weights[name][key], other_weights[name][key]) for key in weights[name])
     assert rows == other_rows
     assert result["test"] == other["test"]
+
+
+def test_a_run_from_files_says_what_it_needs_of_disk_and_memory(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "load", data.registry.load)
+    settings = {"data__name": "beton", "data__root": str(folder), "test__batch_size": 500}
+    notes = load_images(complete(tiny.tiny_config(tmp_path, **settings))).notes
+    on_disk = size_text(sum(path.stat().st_size for path in folder.iterdir()))
+    # Four batches of 16 for training, which wait while four of 500 are tested.
+    memory = size_text(4 * (16 + 500) * 28 * 28)
+    assert f"250 images stay in their files, {on_disk} on the disk; {memory} of memory for batches" in notes
 
 
 def test_a_run_from_files_is_tested_again_from_its_files(folder, tmp_path, monkeypatch):
