@@ -28,7 +28,8 @@ def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> P
         raise InputError(f"no run folder or checkpoint {path}")
     store = checkpoints.CheckpointStore(path)
     order = (checkpoints.BEST_AVERAGE, checkpoints.LAST, checkpoints.PREVIOUS) if name is None else (name,)
-    there = [file.stem for file in sorted(store.folder.glob("*.pt"))]
+    # A pipe of that name would wait forever.
+    there = [file.stem for file in sorted(store.folder.glob("*.pt")) if file.is_file()]
     for wanted in order:
         if wanted in there:
             return store.path(wanted)

@@ -249,3 +249,13 @@ def test_a_runs_checkpoint_is_chosen_by_its_name(tmp_path):
         InputError, match=r"last\.pt is a checkpoint itself: --checkpoint last belongs to a run"
     ):
         checkpoint_path(store.path("last"), "last")
+
+
+def test_a_pipe_with_the_name_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.folder.mkdir()
+    store.path("previous").touch()
+    os.mkfifo(store.path("last"))
+    assert checkpoint_path(tmp_path) == store.path("previous")
+    with pytest.raises(InputError, match="has no checkpoint 'last': it has previous"):
+        checkpoint_path(tmp_path, "last")
