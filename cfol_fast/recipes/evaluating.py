@@ -22,9 +22,13 @@ from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load as load_checkpoint
 
 
+def has_autoattack() -> bool:
+    return importlib.util.find_spec("pyautoattack") is not None
+
+
 def check(plan: Plan, out: Path, load: Callable[[TrainConfig], ImageData]) -> None:
     """Finds out before anything is trained whether the evaluations can be made at all."""
-    there = importlib.util.find_spec("pyautoattack") is not None
+    there = has_autoattack()
     for cell in plan.cells:
         wanted = cell.attack is not None and cell.attack["kind"] == "autoattack"
         missing = _open_evaluations(plan, cell, out)

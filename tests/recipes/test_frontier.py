@@ -156,6 +156,19 @@ def test_an_interrupted_table_goes_on_where_it_stopped(carried_out, monkeypatch)
     assert json.loads(file.read_text())["offsets"] == json.loads(before)["offsets"]
 
 
+def test_a_missing_autoattack_is_found_before_hours_of_training(tmp_path, monkeypatch):
+    rows = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM)
+    rows.write_text(
+        rows.read_text()
+        .replace("search_seed = 9", 'search_seed = 9\nautoattack = ["erm"]')
+        .replace("eta_times = { cfol = 0.5 }", "")
+    )
+    monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr("cfol_fast.recipes.evaluating.has_autoattack", lambda: False)
+    with pytest.raises(InputError, match="frontier needs AutoAttack: pip install pyautoattack"):
+        reproduce_frontier("mini", tmp_path / "mini", device="cpu", say=lambda line: None, rows=rows)
+
+
 def folder_of_images(top):
     """A copy of CIFAR-10 as a reader may have it: a folder of images, train/<class>/ and test/<class>/."""
     noise = np.random.default_rng(0)

@@ -62,6 +62,10 @@ def reproduce_frontier(
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     if take is not None:
         keeping.take(Path(take).expanduser(), folder, say)
+    # Whoever has one of its results had it, or took it over.
+    needed = _attacked(place.table, None) and not any((folder / "runs").glob("*/eval-autoattack-*.json"))
+    if needed and not evaluating.has_autoattack():
+        raise InputError(f"{NAME} needs AutoAttack: pip install pyautoattack")
     with made_from(folder / "runs"):
         made = _choose(carrier, taken)
         carrier.train(_by_seed(made.jobs), "table", offsets=True)
