@@ -256,6 +256,10 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
+    from cfol_fast import atomic
+    from cfol_fast.runs.run_folder import check_output
+
+    taken: dict[Path, str] = {}
     for option, path in (("--json", args.json), ("--csv", args.csv), ("--state", args.state)):
         if path is None:
             continue
@@ -264,6 +268,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
             raise InputError(f"{option} {path} is a folder: give the name of a file")
         if not place.parent.is_dir():
             raise InputError(f"{option} {path}: there is no folder {place.parent}")
+        check_output(option, Path(path).expanduser())
+        if place in taken and not atomic.is_special(place):
+            raise InputError(f"{option} and {taken[place]} name one file, {path}: give each its own")
+        taken[place] = option
 
 
 @dataclass

@@ -38,8 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast.runs.exporting import export, format_of
+    from cfol_fast.runs.run_folder import check_output
 
     file = args.out.expanduser()
+    check_output("--out", file)
     if not file.resolve().parent.is_dir():
         raise InputError(f"--out {args.out}: there is no folder {file.resolve().parent}")
     made = export(args.what, file, format_of(file, args.to), args.model)

@@ -49,6 +49,8 @@ FILES = (
 CHECKPOINT_FILES = tuple(
     f"{name}.pt" for name in ("last", "previous", "next", *BEST, "ema-last", "ensemble", "offsets")
 )
+# What no other output may take the place of.
+NEEDED = (CONFIG, METRICS, RESULT, GALLERY, PREDICTIONS)
 EVENT_FILES = ("events.out.tfevents.*",)
 # config.json has them all since version 0.1; somebody else's file of that name has not.
 ALWAYS_CONFIGURED = {"method", "data", "model", "attack", "optimizer"}
@@ -85,6 +87,15 @@ def is_run(folder: Path) -> bool:
     except (InputError, OSError):
         return False
     return True
+
+
+def check_output(option: str, file: Path) -> None:
+    """Refuses to write an evaluation or an export over what a run is continued from and compared by."""
+    place = file.resolve()
+    in_run = place.name in NEEDED and is_run(place.parent)
+    in_checkpoints = place.name in CHECKPOINT_FILES and place.parent.name == FOLDER
+    if in_run or (in_checkpoints and is_run(place.parent.parent)):
+        raise InputError(f"{option} {file} belongs to the run: choose another name")
 
 
 def read_result(run: Path) -> dict[str, Any] | None:

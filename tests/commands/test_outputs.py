@@ -72,6 +72,23 @@ def test_an_export_may_go_into_the_folder_of_the_run(tmp_path):
     assert target.exists()
 
 
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json", "checkpoints/last.pt"])
+@pytest.mark.parametrize("command", ["eval --json", "eval --csv", "export --to torch --out"])
+def test_no_output_takes_the_place_of_what_a_run_needs(run, name, command, capsys):
+    before = os.stat(os.path.join(run, name))
+    verb, *options = command.split()
+    assert cli.main([verb, run, *(EVAL if verb == "eval" else ["--quiet"]), *options, f"{run}/{name}"]) == 2
+    error = capsys.readouterr().err
+    assert f"{run}/{name} belongs to the run" in error
+    assert error.count("\n") == 1
+    assert os.stat(os.path.join(run, name)) == before
+
+
+def test_json_and_csv_are_two_files(run, tmp_path, capsys):
+    assert cli.main(["eval", run, *EVAL, *(f"--{kind}={tmp_path}/both" for kind in ("json", "csv"))]) == 2
+    assert "--csv and --json name one file" in capsys.readouterr().err
+
+
 def test_a_report_to_a_device_has_nothing_beside_it(run, null, tmp_path_factory):
     made = make_run(tmp_path_factory.mktemp("made") / "erm", "erm")
     assert cli.main(["report", str(made), "--out", null]) == 0
