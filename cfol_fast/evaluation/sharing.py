@@ -169,9 +169,14 @@ def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:
     for what, mine in (("weights", model_fingerprint(model)), ("examples", fingerprint([order]))):
         found = ranks.gather_objects(mine)
         if len(set(found)) > 1:
-            other = next(rank for rank, theirs in enumerate(found) if theirs != found[0])
+            others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
+            who = (
+                f"ranks {', '.join(others[:-1])} and {others[-1]} have"
+                if others[1:]
+                else f"rank {others[0]} has"
+            )
             raise InputError(
-                f"rank {other} has other {what} than rank 0: give every rank the same model and the same examples in the same order "
+                f"{who} other {what} than rank 0: give every rank the same model and the same examples in the same order "
                 "(no DistributedSampler, no shuffling); the evaluation divides them itself"
             )
 

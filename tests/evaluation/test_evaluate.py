@@ -14,6 +14,7 @@ from cfol_fast import data
 from cfol_fast.attacks import PGD
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import TensorSource, evaluate, evaluate_ensemble, gallery
+from cfol_fast.ranks import Ranks, T
 from tests.attacks.small_models import EPS, SmallNet, Trained
 
 NAMES = [f"pattern {c}" for c in range(10)]
@@ -248,3 +249,12 @@ def test_the_gallery_shows_images_that_the_attack_turns(trained: Trained) -> Non
     json.dumps(shown)
     with pytest.raises(InputError, match="class_index"):
         gallery(model, source, PGD(model, EPS), 10)
+
+
+def test_every_rank_with_other_weights_is_named() -> None:
+    class OfFour(Ranks):
+        def gather_objects(self, value: T) -> list[T]:
+            return [value, "another", value, "a third"]  # type: ignore[list-item]
+
+    with pytest.raises(InputError, match=r"^ranks 1 and 3 have other weights than rank 0: give every rank"):
+        evaluate(Brightness(), grey([0.1, 0.9]), torch.tensor([0, 1]), ranks=OfFour(0, 4))
