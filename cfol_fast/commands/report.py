@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     from cfol_fast.reporting import terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
     from cfol_fast.reporting.wording import headline
+    from cfol_fast.runs.run_folder import check_output
 
+    check_output("--out", Path(args.out).expanduser())
     if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
         print(f"page:  {recipe_page.write_page(args.runs[0], args.out)}")
         return 0

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.reporting.synthetic_runs import make_run
 TINY = ["--set=steps_per_epoch=1", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
 TINY += ["--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu", "--quiet"]
 EVAL = ["--limit=20", "--attack=none", "--device=cpu", "--quiet"]
+MORE = {"eval": EVAL, "export": ["--quiet"], "report": ["--no-pictures"]}
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +75,15 @@ def test_an_export_may_go_into_the_folder_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json", "checkpoints/last.pt"])
-@pytest.mark.parametrize("command", ["eval --json", "eval --csv", "export --to torch --out"])
+@pytest.mark.parametrize("command", ["eval --json", "eval --csv", "export --to torch --out", "report --out"])
 def test_no_output_takes_the_place_of_what_a_run_needs(run, name, command, capsys):
-    before = os.stat(os.path.join(run, name))
+    before = (Path(run) / name).read_bytes()
     verb, *options = command.split()
-    assert cli.main([verb, run, *(EVAL if verb == "eval" else ["--quiet"]), *options, f"{run}/{name}"]) == 2
+    assert cli.main([verb, run, *MORE[verb], *options, f"{run}/{name}"]) == 2
     error = capsys.readouterr().err
     assert f"{run}/{name} belongs to the run" in error
     assert error.count("\n") == 1
-    assert os.stat(os.path.join(run, name)) == before
+    assert (Path(run) / name).read_bytes() == before
 
 
 def test_json_and_csv_are_two_files(run, tmp_path, capsys):
