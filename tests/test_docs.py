@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from cfol_fast import data, methods
 from cfol_fast.commands import main as cli
+from cfol_fast.sampling import ClassSampler
 from tests.data import published_files
 from tests.training import tiny
 
@@ -120,3 +123,15 @@ def test_every_method_has_its_words():
 def test_every_page_is_in_the_site_s_contents():
     listed = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(path.name for path in DOCS.glob("*.md")) == sorted(set(listed) - {"methods/index.md"})
+
+
+def test_the_output_that_first_steps_shows_is_that_of_its_command(capsys):
+    """Of the line that follows from the settings alone."""
+    assert cli.main(["train", "cfol", "--print-config"]) == 0
+    config = json.loads(capsys.readouterr().out)
+    # A fifth of the 5,000 training images is held out.
+    draws = config["epochs"] * round(4000 / config["batch_size"]) * config["batch_size"]
+    sampler = ClassSampler(
+        torch.arange(4000) % 10, eta=config["params"]["eta"], gamma=config["params"]["gamma"]
+    )
+    assert sampler.outlook(draws)[0] in (DOCS / "first-steps.md").read_text()
