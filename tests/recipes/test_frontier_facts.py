@@ -190,6 +190,18 @@ def test_the_command_says_nothing_about_the_machine_it_ran_on():
     assert carrying_out._command("small", "/home/somebody/cifar10").endswith("--scale small --data DIR")
 
 
+def test_where_all_rows_are_equal_none_is_the_best(tmp_path):
+    found = fake_frontier.make(tmp_path, {"erm": [5, 7], "cfol": [5, 7]}, {"erm": 70, "cfol": 70})
+    assert not any(cell.best for row in text.main_tables(found)[0].rows for cell in row.cells)
+
+
+def test_autoattack_says_that_its_images_are_a_part_of_the_others(made):
+    assert (
+        "compare its rows with each other, not with the tables above"
+        in text.autoattack_table(made[1]).caption
+    )
+
+
 def test_the_gap_is_from_the_best_class_to_the_worst(made):
     assert row(made, "erm")["rules"]["last"]["robust"]["gap"]["values"][0] == pytest.approx(0.62)
 

@@ -71,13 +71,13 @@ def _rows(facts: Facts, cells: Any, rows: Sequence[Mapping[str, Any]] | None = N
 
 
 def _best(rows: list[Row], lowest: Sequence[int] = ()) -> list[Row]:
-    """The best mean of each column marked. lowest: columns in which the smallest is the best."""
+    """The best mean of each column marked, unless all are equal. lowest: columns in which the smallest is the best."""
     for place in range(len(rows[0].cells)):
         values = [row.cells[place].value for row in rows if row.cells[place].value is not None]
         best = (min if place in lowest else max)(values, default=None)  # type: ignore[type-var]
         for row in rows:
             cell = row.cells[place]
-            if cell.value is not None and cell.value == best:
+            if cell.value is not None and cell.value == best and len(set(values)) > 1:
                 row.cells[place] = Cell(cell.text, cell.value, best=True)
     return rows
 
@@ -96,7 +96,7 @@ def main_tables(facts: Facts) -> list[Table]:
             Table(
                 f"frontier-{kind}",
                 title,
-                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
+                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval (without one where all seeds are equal). {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
                 ["Base", "Method"],
                 list(METRICS.values()),
                 rows,
@@ -181,7 +181,7 @@ def autoattack_table(facts: Facts) -> Table | None:
     images = rows[0]["autoattack"]["images"]
     return Table(
         "frontier-autoattack", "AutoAttack", f"One seed, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
-        f"whichever classes they are]. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
+        f"whichever classes they are]. They are a part of the test images: compare its rows with each other, not with the tables above. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
     )  # fmt: skip
 
 
@@ -244,8 +244,8 @@ def search_table(facts: Facts) -> Table | None:
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
     origins = " ".join(f"{', '.join(names)}: {origin}." for names, origin in facts["origins"])
     return Table(
-        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen, "
-        f"at the epoch with the best average, and the best rival by the same figure. Where the settings come from. {origins}",
+        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen "
+        f"(of equal ones the best average), at the epoch with the best average, and the best rival by the same figure. Where the settings come from. {origins}",
         ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
     )  # fmt: skip
 
