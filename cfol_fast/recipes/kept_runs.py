@@ -63,7 +63,7 @@ def write(path: Path, runs: Mapping[str, Mapping[str, bytes]]) -> None:
             entry.size, entry.mode = len(held), 0o644
             tar.addfile(entry, io.BytesIO(held))
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(path, lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+    atomic.write_bytes(path, lzma.compress(packed.getvalue(), preset=6 | lzma.PRESET_EXTREME))
 
 
 def read(path: Path) -> Runs:
