@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs import predictions
 from cfol_fast.runs.accuracy import Accuracy
-from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.json_files import check_shape, parse_object, read_object
 from cfol_fast.runs.records import read_finished
 from cfol_fast.runs.run_folder import OFFSETS
 
 FILE = "predictions.json.gz"
 FORMAT = 1
+LIST = {"of!": str, "images!": int, "labels!": int, "clean": str, "robust": str}
+SHAPE = {"format!": int, "labels!": [str], "runs!": {str: [LIST]}}
+# Of what is unpacked: a thousand runs with three lists of 10,000 images take a quarter of it.
+MOST_BYTES = 1 << 28
 
 
 def read(place: Path) -> dict[str, Any]:
@@ -32,11 +37,22 @@ def read(place: Path) -> dict[str, Any]:
     if not path.exists():
         return {"format": FORMAT, "labels": [], "runs": {}}
     try:
-        found = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path} is not a file of predictions: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        # A pipe of that name would wait forever.
+        if not path.is_file():
+            raise InputError(f"{path} is not a file of predictions: it is no file")
+        with gzip.open(path) as file:
+            unpacked = file.read(MOST_BYTES + 1)
+        if len(unpacked) > MOST_BYTES:
+            raise InputError(
+                f"{path} holds more than {MOST_BYTES >> 20} MiB, which no file of predictions does"
+            )
+        text = unpacked.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a file of predictions: {one_line(error)}") from None
+    found = parse_object(text, path)
+    if found.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of predictions of format {FORMAT}")
+    check_shape(found, SHAPE, str(path))
     return found
 
 
