@@ -57,17 +57,25 @@ class ClassSampler(IndexSampler):
         super().__init__(self.classes.size, seed, self.classes.offsets.device, ranks)
         self.k = self.classes.count
         self.reweight = reweight
-        automatic = None if draws is None else self.automatic_eta(draws)
-        self.eta = step_size.choose(eta, self.k, C, automatic)
         self.base = distribution(base, self.classes, "base")
         self._prior = distribution(prior, self.classes, "prior")
         self.w = self._prior.log()
         self._uniform = distribution("uniform", self.classes, "uniform")
+        automatic = None if draws is None else self.automatic_eta(draws)
+        self.eta = step_size.choose(eta, self.k, C, automatic)
         self._drawn: Tensor | None = None
 
     def automatic_eta(self, draws: int) -> float:
         """What "auto" means for a run that will draw so many examples."""
-        return step_size.for_classes(self.k, draws, (1.0 if self.reweight else self.gamma) / self.k)
+        return step_size.for_classes(self.k, draws, self._least_p())
+
+    def _least_p(self) -> float:
+        """The smallest probability that a class can be drawn with. Reads it back from the device."""
+        if self.reweight:
+            return 1.0 / self.k
+        if self.base.is_meta or torch.equal(self.base, self._uniform):
+            return self.gamma / self.k
+        return self.gamma * float(self.base.min())
 
     @property
     def p(self) -> Tensor:
@@ -181,8 +189,9 @@ class ClassSampler(IndexSampler):
                 f"bandit: {what}: a smaller eta lets it follow the errors, try --set eta={min(smaller, self.eta / 2):.2g}"
             ]
         if lead < 0.1 * step_size.target_lead(k) and self.gamma < 1:
-            most = (1.0 if self.reweight else self.gamma) / k
-            larger = min(self.eta * step_size.target_lead(k) / max(lead, 1e-3), 100 * self.eta, most)
+            larger = min(
+                self.eta * step_size.target_lead(k) / max(lead, 1e-3), 100 * self.eta, self._least_p()
+            )
             moved = f"bandit: p hardly moved, to {float(self.p.max()):.3g} at most"
             if larger < 2 * self.eta:
                 return [f"{moved}: no class failed much more often than the others, or the run was too short"]

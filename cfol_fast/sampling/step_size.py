@@ -32,7 +32,7 @@ def for_classes(k: int, draws: int, least_p: float) -> float:
     """A class that fails `GAP` more often than the others has half of the softmax after half of the draws, two thirds where k = 2.
 
     It has (k - 1) / k of it at the end. least_p: the smallest probability of a class; one mistake adds eta / p to w, and beyond 1
-    (lemma 1's eta <= gamma / k) chance would choose the class, not the errors. This matters for fewer than 5 k ln(k) / gamma draws.
+    (lemma 1's eta <= gamma / k) chance would choose the class, not the errors. This matters for fewer than 5 ln(k) / least_p draws.
     """
     return min(target_lead(k) / (GAP * _checked(draws)), least_p)
 

@@ -84,6 +84,20 @@ def test_a_mistake_never_moves_a_class_by_more_than_the_lemma_allows() -> None:
     assert sampler(1000, eta="auto", draws=100, reweight=True).eta == pytest.approx(1 / 1000)
 
 
+def test_one_mistake_of_the_rarest_class_does_not_decide() -> None:
+    """With base=empirical its p is far below gamma / k, and a mistake adds eta / p to w."""
+    labels = torch.tensor([0] * 90 + [1] * 9 + [2])
+    bandit = ClassSampler(labels, eta="auto", draws=1, base="empirical")
+    assert bandit.eta == pytest.approx(0.5 * 0.01)
+    assert bandit.eta <= float(bandit.p.min())
+    assert ClassSampler(labels, eta="auto", draws=1, base=[0.2, 0.2, 0.6]).eta == pytest.approx(0.5 * 0.2)
+    # A uniform base is divided, not multiplied: the same bits as ever.
+    assert all(sampler(k, eta="auto", draws=1).eta == 0.5 / k for k in range(4, 200))
+    # The weighted variant draws uniformly whatever the base.
+    drawn_evenly = ClassSampler(labels, eta="auto", draws=1, base="empirical", reweight=True)
+    assert drawn_evenly.eta == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize("epochs", [5, 50, 500])
 def test_the_example_bandit_gives_hard_examples_four_times_the_weight(epochs: int) -> None:
     n = 64
