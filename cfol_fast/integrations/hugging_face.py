@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cfol_fast import atomic
 from cfol_fast.data.ticket_loader import LAG, TicketLoader, loader
 from cfol_fast.errors import InputError
 from cfol_fast.integrations.learning import LearningSampler
+from cfol_fast.runs import checkpoints
+from cfol_fast.runs.json_files import made_from
 from cfol_fast.sampling import IndexSampler, Ticket
 
 try:
@@ -95,7 +94,10 @@ class SamplerTrainer(Trainer):
                 raise InputError(
                     f"{found} has no {FILE}: it was saved without the sampler; resume from another checkpoint"
                 )
-            self.learning.sampler.load_state_dict(torch.load(file, weights_only=True))
+            # A file of before had no digest, and is checked by the zip's own sums.
+            state, _ = checkpoints.read_state(file)
+            with made_from(file):
+                self.learning.sampler.load_state_dict(state)
         return super().train(resume_from_checkpoint, *args, **options)
 
 
@@ -106,7 +108,7 @@ class _SaveSampler(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            atomic.save_torch(folder / FILE, self.sampler.state_dict())
+            checkpoints.write(folder / FILE, self.sampler.state_dict())
 
 
 class _WithTickets:

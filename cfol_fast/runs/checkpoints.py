@@ -72,6 +72,15 @@ def _seal(digest: str) -> bytes:
 
 def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The checkpoint's contents; `DamagedCheckpoint` when a byte of it is missing or wrong."""
+    state, sealed = read_state(path, device)
+    check_contents(state, path)
+    if not sealed:
+        warnings.warn(f"{path} is of version 0.1 and has no digest: damage may go unnoticed", stacklevel=2)
+    return state
+
+
+def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], bool]:
+    """What `write` wrote, whatever it is the state of; and whether it had a digest."""
     try:
         # A pipe of that name would wait forever.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -94,10 +103,7 @@ def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(state, dict):
         raise DamagedCheckpoint(f"{path} holds {type(state).__name__}, not a checkpoint")
-    check_contents(state, path)
-    if not sealed:
-        warnings.warn(f"{path} is of version 0.1 and has no digest: damage may go unnoticed", stacklevel=2)
-    return state
+    return state, sealed
 
 
 def check_own_digest(path: Path) -> None:

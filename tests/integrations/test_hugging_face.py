@@ -170,6 +170,36 @@ def test_a_checkpoint_without_a_sampler_is_refused(tmp_path: Path) -> None:
         new_trainer(tmp_path, new_sampler()).train(resume_from_checkpoint=True)
 
 
+def test_a_damaged_sampler_is_refused_with_its_file_s_name(tmp_path: Path) -> None:
+    new_trainer(tmp_path, new_sampler(), save_strategy="epoch").train()
+    file = tmp_path / "checkpoint-6/sampler.pt"
+    whole = file.read_bytes()
+    damaged = bytearray(whole)
+    # A byte of the weights: torch itself would not notice.
+    damaged[whole.index(new_sampler().state_dict()["base"].numpy().tobytes())] ^= 1
+    for held in (bytes(damaged), whole[:-100], b"", b"no checkpoint"):
+        file.write_bytes(held)
+        sampler = new_sampler()
+        with pytest.raises(InputError, match=r"checkpoint-6/sampler.pt is damaged") as caught:
+            new_trainer(tmp_path, sampler, 2).train(resume_from_checkpoint=True)
+        assert "\n" not in str(caught.value)
+        assert sampler.fingerprint() == new_sampler().fingerprint()
+
+
+def test_a_sampler_of_another_kind_is_refused_and_one_without_a_digest_is_taken(tmp_path: Path) -> None:
+    sampler = new_sampler()
+    new_trainer(tmp_path, sampler, save_strategy="epoch").train()
+    file = tmp_path / "checkpoint-6/sampler.pt"
+    torch.save({"kind": "class", "size": sampler.size}, file)
+    with pytest.raises(InputError, match=r"sampler.pt is not as cfol-fast wrote it"):
+        new_trainer(tmp_path, new_sampler(), 2).train(resume_from_checkpoint=True)
+    # As cfol_fast wrote it until 0.2.
+    torch.save(sampler.state_dict(), file)
+    trainer = new_trainer(tmp_path, new_sampler(), 2, save_strategy="epoch")
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 12
+
+
 def test_a_data_set_of_the_datasets_package_works_with_accumulated_gradients(tmp_path: Path) -> None:
     rows = [{**row, "pixel_values": row["pixel_values"].tolist()} for row in examples()]
     data = Dataset.from_list(rows).with_format("torch")
