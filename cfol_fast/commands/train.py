@@ -231,12 +231,14 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         return 0
 
     from cfol_fast.runs.exporting import SUFFIXES, check_target, export
+    from cfol_fast.runs.run_folder import check_output
     from cfol_fast.training.loop import train
 
     to = SUFFIXES.get(Path(args.export or "").suffix, "torch")
     if args.export:
         # Found at the end it would cost the whole run's time.
         target, folder = Path(args.export).expanduser(), Path(str(config.out)).expanduser()
+        ranks.from_first(lambda: check_output("--export", target, folder))
         ranks.from_first(lambda: check_target(target, to, folder))
     result = train(
         config,

@@ -89,12 +89,19 @@ def is_run(folder: Path) -> bool:
     return True
 
 
-def check_output(option: str, file: Path) -> None:
-    """Refuses to write an evaluation or an export over what a run is continued from and compared by."""
+def check_output(option: str, file: Path, coming: Path | None = None) -> None:
+    """Refuses to write an evaluation or an export over what a run is continued from and compared by.
+
+    coming: the folder of a run that is about to begin.
+    """
     place = file.resolve()
-    in_run = place.name in NEEDED and is_run(place.parent)
+
+    def holds_run(folder: Path) -> bool:
+        return (coming is not None and folder == coming.resolve()) or is_run(folder)
+
+    in_run = place.name in NEEDED and holds_run(place.parent)
     in_checkpoints = place.name in CHECKPOINT_FILES and place.parent.name == FOLDER
-    if in_run or (in_checkpoints and is_run(place.parent.parent)):
+    if in_run or (in_checkpoints and holds_run(place.parent.parent)):
         raise InputError(f"{option} {file} belongs to the run: choose another name")
 
 

@@ -86,6 +86,19 @@ def test_no_output_takes_the_place_of_what_a_run_needs(run, name, command, capsy
     assert (Path(run) / name).read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["result.json", "checkpoints/last.pt", "checkpoints/best-average.pt"])
+def test_an_export_is_none_of_the_run_s_own_files(run, name, tmp_path, capsys):
+    before = (Path(run) / "checkpoints/last.pt").read_bytes()
+    new = str(tmp_path / "new")
+    for folder, options in ((run, ["--resume"]), (new, ["erm", *TINY])):
+        assert cli.main(["train", *options, "--out", folder, "--export", f"{folder}/{name}"]) == 2
+        error = capsys.readouterr().err
+        assert f"--export {folder}/{name} belongs to the run" in error
+        assert error.count("\n") == 1
+    assert (Path(run) / "checkpoints/last.pt").read_bytes() == before
+    assert not Path(new).exists()
+
+
 def test_json_and_csv_are_two_files(run, tmp_path, capsys):
     assert cli.main(["eval", run, *EVAL, *(f"--{kind}={tmp_path}/both" for kind in ("json", "csv"))]) == 2
     assert "--csv and --json name one file" in capsys.readouterr().err
