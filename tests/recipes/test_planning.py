@@ -87,6 +87,18 @@ def test_the_paper_takes_the_test_set_for_early_stopping_in_two_tables() -> None
     assert kinds == {("uniform", "uniform"), ("empirical", "uniform"), ("empirical", "empirical")}
 
 
+@pytest.mark.parametrize("recipe", ["imagenette", "autoattack"])
+def test_imagenette_is_cropped_as_in_the_authors_code_at_the_papers_scale_only(recipe: str) -> None:
+    def crops(scale: str) -> set[tuple[str, float]]:
+        jobs = [
+            cell.jobs[0] for cell in plan(load_recipe(recipe), scale).cells if cell.block.name == "imagenette"
+        ]
+        return {(job.config.data.crop, job.config.data.crop_scale) for job in jobs}
+
+    assert crops("paper") == {("random-resized", 0.35)}
+    assert crops("mini") == {("own", TrainConfig().data.crop_scale)}
+
+
 def test_the_mini_scale_is_the_demo_on_the_embedded_images() -> None:
     jobs = [item for name in list_recipes() for item in plan(load_recipe(name), "mini").jobs()]
     assert {item.config.data.name for item in jobs} == {"fashion-mini"}
