@@ -43,8 +43,6 @@ class TicketLoader:
     ) -> None:
         self.dataset, self.sampler, self.batch_size, self.drop_last = dataset, sampler, batch_size, drop_last
         self.workers, self.lag, self.options = workers, lag, options
-        # The sampler's updates at the start of the pass before.
-        self._told: int | None = None
         # A misspelt option is refused now, not at the first batch.
         self._reader(deque())
 
@@ -62,7 +60,7 @@ class TicketLoader:
         reader = self._reader(drawn)
         batches: Iterator[Any] | None = None
         left, updates = self._draws(), self.sampler.updates
-        if updates == self._told:
+        if updates == self.sampler.updates_before_pass:
             warnings.warn(
                 "a whole pass went by and nobody told the sampler what was wrong, so it draws as it did before: call "
                 "sampler.update(y, wrong, p=ticket) after every batch (Lightning: give the Trainer a SamplerCallback)",
@@ -85,7 +83,7 @@ class TicketLoader:
             else:
                 yield batch, ticket
             if not left and not tickets and ticket.p is not None:
-                self._told = updates
+                self.sampler.updates_before_pass = updates
 
     def _reader(self, drawn: deque[list[int]]) -> DataLoader[Any]:
         # It is `workers * prefetch` batches ahead: never more than have been drawn.

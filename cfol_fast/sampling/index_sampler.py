@@ -50,6 +50,8 @@ class IndexSampler(Sampler[int], ABC):
         self.fault = ops.new_fault(device)
         self.device = self.rng.device
         self._updates = 0
+        # The updates at the start of a loader's latest whole pass, however many loaders there are.
+        self.updates_before_pass: int | None = None
         # How many examples this rank asked for.
         self._asked = 0
 

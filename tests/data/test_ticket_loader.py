@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 
@@ -139,12 +140,16 @@ def test_one_pass_is_as_many_draws_as_there_are_examples() -> None:
 
 
 def test_a_sampler_that_nobody_tells_is_no_secret() -> None:
-    """The run would be one without CFOL."""
-    for name, silent in (("class", False), ("example", False), ("uniform", True)):
+    """The run would be one without CFOL. Some loops make a new loader for every epoch."""
+    for (name, silent), one_loader in itertools.product(
+        (("class", False), ("example", False), ("uniform", True)), (True, False)
+    ):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            loader = cf.loader(Numbered(), MAKERS[name](), BATCH)
-            assert len([*loader, *loader]) == 14
+            sampler = MAKERS[name]()
+            first = cf.loader(Numbered(), sampler, BATCH)
+            second = first if one_loader else cf.loader(Numbered(), sampler, BATCH)
+            assert len([*first, *second]) == 14
         assert ["nobody told the sampler what was wrong" in str(one.message) for one in said] == [True] * (
             not silent
         )
