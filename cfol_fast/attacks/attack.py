@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
-from cfol_fast.attacks.pixels import can_be_read, check_pixels, flag_pixels
+from cfol_fast.attacks.frozen import frozen
+from cfol_fast.attacks.outputs import logits_in
+from cfol_fast.attacks.pixels import can_be_read, check_labels, check_pixels, flag_pixels
 from cfol_fast.errors import InputError
+from cfol_fast.machine import changing_shapes
 
 # One number, or (B,) with one for each example.
 Radius = float | Tensor
@@ -24,7 +27,7 @@ class Attack(ABC):
 
     steps_unless_told: how many steps the attack takes in training where nobody says another number.
     single_step: it always takes one step, of a size of its own unless told.
-    trusts_images: nobody looks whether the images are in [0, 1]; the trainer vouches for those of its own sources.
+    trusts_images: nobody looks whether the images are in [0, 1] and the labels classes of the model; the trainer vouches for those of its own sources.
     slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The noise belongs to the slot.
     """
 
@@ -40,6 +43,8 @@ class Attack(ABC):
         device = torch.device("cpu") if first is None else first.device
         self.rng, self.fault = ops.new_rng(seed, device), ops.new_fault(device)
         self._has_read = False
+        # The labels of a call that reads values, until the model has said how many classes it has.
+        self._unchecked: Tensor | None = None
 
     @abstractmethod
     def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
@@ -72,14 +77,21 @@ class Attack(ABC):
         """Refuses a batch that the attack is not defined for. True if values were read: at the first call, on the CPU at every one."""
         check_batch(x, y)
         self._to(x.device)
+        self._unchecked = None
         if self.trusts_images:
             return False
         if can_be_read(x) and (not self._has_read or x.device.type == "cpu"):
             check_pixels(x)
-            self._has_read = True
+            self._has_read, self._unchecked = True, y
             return True
         flag_pixels(x, self.fault)
         return False
+
+    def see(self, logits: Tensor) -> None:
+        """The first logits (B, k) of a call: now its labels can be checked, where `check` read values."""
+        labels, self._unchecked = self._unchecked, None
+        if labels is not None:
+            check_labels(labels, logits.shape[1])
 
     def _to(self, device: torch.device) -> None:
         """Moves the random state to the batches' device: once, not at every step."""
@@ -91,9 +103,16 @@ class NoAttack(Attack):
     """Clean training and evaluation: x itself."""
 
     kind = "none"
+    # What the model returns for one image: asked for once, since nothing else here tells how many classes it has.
+    _returned: Any = None
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        self.check(x, y)
+        if self.check(x, y) and len(x):
+            if self._returned is None:
+                with torch.no_grad(), changing_shapes(), frozen(self.model, x.device, fast=False) as net:
+                    self._returned = logits_in(net(x[:1]))
+            if isinstance(self._returned, Tensor) and self._returned.dim() == 2:
+                self.see(self._returned)
         return x
 
     def describe(self) -> dict[str, Any]:

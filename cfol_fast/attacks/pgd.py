@@ -131,7 +131,11 @@ class PGD(Attack):
 
     def target(self, net: Network, x: Tensor, y: Tensor) -> Tensor:
         """What the loss is measured against: the labels, or (B, k) the clean prediction."""
-        return logits_of(net, x).float().softmax(1) if LOSSES[self.loss].against_clean else y
+        if not LOSSES[self.loss].against_clean:
+            return y
+        logits = logits_of(net, x)
+        self.see(logits)
+        return logits.float().softmax(1)
 
     def start(self, x: Tensor, eps: Radius) -> Tensor:
         """The first iterate: a new tensor."""
@@ -157,6 +161,7 @@ class PGD(Attack):
         leaf = adv.detach().requires_grad_()
         with torch.enable_grad():
             logits = logits_of(net, leaf)
+        self.see(logits)
         found = logits.detach().float()
         cotangent = LOSSES[self.loss].gradient(found, target).to(logits.dtype)
         with torch.enable_grad():

@@ -1,6 +1,7 @@
-"""Images that an attack is given must be pixels in [0, 1], because its radius is meant for them, and it clamps to them.
+"""Images that an attack is given must be pixels in [0, 1], because its radius is meant for them, and it clamps to them; labels must
+be classes of its model.
 
-The first call of an attack reads the smallest and the largest value and refuses what is none. Later calls raise on the CPU, where
+The first call of an attack reads the smallest and the largest value of both and refuses what is none. Later calls raise on the CPU, where
 reading costs nothing, and elsewhere set a flag in the attack's fault word.
 """
 
@@ -33,6 +34,17 @@ def check_pixels(x: Tensor, place: str = "") -> None:
         else "do not normalise the inputs, put the normalisation into the model as its first layer (cfol_fast.models.Normalize)"
     )
     raise InputError(f"{place}images must be in [0, 1], got values from {low:.3g} to {high:.3g}; {way_out}")
+
+
+def check_labels(y: Tensor, classes: int) -> None:
+    """Refuses labels that are no class of the model; reads two values back from the device."""
+    if y.numel() == 0:
+        return
+    low, high = torch.stack(torch.aminmax(y.detach())).tolist()
+    if low < 0 or high >= classes:
+        raise InputError(
+            f"labels must be from 0 to {classes - 1}, as the model has {classes} classes, got {low if low < 0 else high}"
+        )
 
 
 def check_largest(radius: float | Tensor, name: str) -> None:

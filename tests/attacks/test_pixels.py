@@ -43,6 +43,39 @@ def test_no_attack_takes_images_outside_the_cube(kind: str, spoil: Callable[[Ten
         attack(spoil(x), y)
 
 
+@every_attack
+@pytest.mark.parametrize("label", [-1, 10, 2**40])
+def test_no_attack_takes_a_label_that_is_no_class_of_the_model(kind: str, label: int) -> None:
+    x, y = images(4, 0)
+    model = SmallNet()
+    bad = y.index_fill(0, torch.tensor(2), label)
+    attack = make(kind, model)
+    with pytest.raises(
+        InputError, match=f"^labels must be from 0 to 9, as the model has 10 classes, got {label}$"
+    ):
+        attack(x, bad)
+    attack(x, y)
+    with pytest.raises(InputError, match="labels must be from 0 to 9"):
+        attack(x, bad)
+    assert model.training
+
+
+def test_the_classes_are_counted_once_and_never_for_the_trainer() -> None:
+    x, y = images(4, 0)
+    model, passes = SmallNet(), []
+    model.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0])))
+    attack = make("none", model)
+    for _ in range(3):
+        attack(x, y)
+    assert passes == [1]
+    attack = make("none", model)
+    attack.trusts_images = True
+    attack(x, y)
+    with Counting():
+        make("none", model)(x, y)
+    assert passes == [1]
+
+
 def test_the_active_set_takes_no_images_outside_the_cube() -> None:
     x, y = images(4, 0)
     with pytest.raises(InputError, match=r"images must be in \[0, 1\]"):
