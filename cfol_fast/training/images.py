@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
+from cfol_fast.models.zoo import create_without_numbers
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_fraction
 
@@ -112,6 +114,16 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
             f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on the disk; "
             f"{room.size_text(memory)} of memory for batches{' in each process' * (processes.count() > 1)}"
         )
+    spec = ModelSpec(
+        name=config.model.name or "",
+        num_classes=len(found.classes),
+        image_size=height,
+        in_channels=found.channels,
+        mean=tuple(found.mean),
+        std=tuple(found.std),
+    )
+    if config.batch_size > len(images.labels):
+        notes.append(_check_large_batch(config, spec, len(images.labels)))
     return RunImages(
         classes=list(found.classes),
         train=train,
@@ -119,14 +131,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         validation=validation,
         validation_split="test" if wanted.holdout == "test" else "holdout",
         test=test,
-        spec=ModelSpec(
-            name=config.model.name or "",
-            num_classes=len(found.classes),
-            image_size=height,
-            in_channels=found.channels,
-            mean=tuple(found.mean),
-            std=tuple(found.std),
-        ),
+        spec=spec,
         notes=notes,
     )
 
@@ -150,3 +155,40 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     return [
         f"{what}: {room.size_text(needed)} on {device}, {room.size_text(copied)} of memory to divide them"
     ]
+
+
+def _check_large_batch(config: TrainConfig, spec: ModelSpec, images: int) -> str:
+    """Refuses a batch, larger than the data set, that cannot fit; and says what it does. Found in the first step it would take minutes."""
+    device, size = torch.device(config.device), config.batch_size
+    needed = size // (config.shards or 1) * kept_for_one_image(spec)
+    what, way_out = (
+        f"batches of {size:,} images",
+        f"take a smaller --batch-size, there are {images:,} to train on",
+    )
+    if config.precision == "bfloat16":
+        needed //= 2
+    if device.type == "cpu":
+        room.check_memory(what, needed, way_out)
+    room.check_device(what, needed, device, room.free_memory(device), way_out)
+    return f"batch_size={size} is more than the {images:,} training images: a batch draws each of them {size / images:.3g} times"
+
+
+def kept_for_one_image(spec: ModelSpec) -> int:
+    """Bytes that a training step keeps of every image for its backward pass, in float32; counted without data (device "meta")."""
+    # By their place, since layers share what lies between them; held, so that no place is used twice.
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    count = 2
+    images = torch.empty(count, spec.in_channels, spec.image_size, spec.image_size, device="meta")
+    # A network that cannot be built or does not take such images is refused, with its reason, where the run builds it.
+    with suppress(Exception):
+        model = create_without_numbers(spec.name, spec.num_classes, spec.image_size, spec.in_channels).train()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(images)
+        for one in (*model.parameters(), *model.buffers()):
+            kept.pop(one.untyped_storage()._cdata, None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) // count
