@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -70,6 +71,15 @@ def _threads_stay_as_they_were():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_free(request: pytest.FixtureRequest):
+    """A lock of logging's that a test left held (its `_clear_cache` does when it raises) stops every later thread that logs, forever."""
+    yield
+    while logging._lock._is_owned():  # type: ignore[attr-defined]
+        logging._lock.release()  # type: ignore[attr-defined]
+        request.node.warn(pytest.PytestWarning(f"{request.node.nodeid} left the lock of logging held"))
 
 
 @pytest.fixture(autouse=True)
