@@ -75,11 +75,11 @@ def _threads_stay_as_they_were():
 
 @pytest.fixture(autouse=True)
 def _logging_is_free(request: pytest.FixtureRequest):
-    """A lock of logging's that a test left held (its `_clear_cache` does when it raises) stops every later thread that logs, forever."""
+    """A lock of logging's that a test leaves held stops every later thread that logs, forever."""
     yield
-    while logging._lock._is_owned():  # type: ignore[attr-defined]
+    if logging._lock._is_owned():  # type: ignore[attr-defined]
         logging._lock.release()  # type: ignore[attr-defined]
-        request.node.warn(pytest.PytestWarning(f"{request.node.nodeid} left the lock of logging held"))
+        pytest.fail(f"{request.node.nodeid} left the lock of logging held")
 
 
 @pytest.fixture(autouse=True)

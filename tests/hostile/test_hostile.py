@@ -64,12 +64,21 @@ def test_an_attempt_that_does_not_hold_is_counted(tmp_path):
     assert "a traceback" in tally.failures[0]
 
 
-def test_a_child_that_hangs_is_ended_and_says_where(tmp_path, capfd):
+def test_a_child_that_hangs_is_ended_and_says_where(tmp_path, capfd, monkeypatch):
+    waiting, child_waits = os.pipe()
+    waitpid = os.waitpid
+
     def hangs():
-        # The time is over.
-        os.kill(os.getppid(), signal.SIGALRM)
+        os.write(child_waits, b".")
         signal.pause()
 
+    def the_time_is_over(*_):
+        # Not before: a signal that comes while Python still forks is lost, with the locks that it holds meanwhile.
+        monkeypatch.setattr(os, "waitpid", waitpid)
+        os.read(waiting, 1)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    monkeypatch.setattr(os, "waitpid", the_time_is_over)
     with pytest.raises(Hangs), ended_after(60):
         writing.in_child(hangs, tmp_path)
     assert "in hangs" in capfd.readouterr().err
