@@ -34,15 +34,22 @@ Document = dict[str, Any]
 
 
 def stored(folder: Path = RESULTS) -> list[Document]:
-    """What the results files hold: first the settings of the machine that was measured last, then the others."""
+    """What the results files hold: first the settings of the machine whose last whole run is the newest, then the others."""
     found = [json.loads(path.read_text()) for path in folder.glob("*.json") if path.name not in OTHERS]
     found.sort(key=lambda document: document["machine"]["instructions"] != "AVX-512")
     return sorted(found, key=lambda document: _recent(document, found), reverse=True)
 
 
-def _recent(document: Document, all_of_them: list[Document]) -> tuple[str, str]:
-    machines = [other["machine"] for other in all_of_them if _place(other) == _place(document)]
-    return max(machine.get("began", machine["date"]) for machine in machines), _place(document)
+def _recent(document: Document, all_of_them: list[Document]) -> tuple[bool, str, str]:
+    same = [other for other in all_of_them if _place(other) == _place(document)]
+    machines = [other["machine"] for other in _whole(same) or same]
+    latest = max(machine.get("began", machine["date"]) for machine in machines)
+    return bool(_whole(same)), latest, _place(document)
+
+
+def _whole(documents: list[Document]) -> list[Document]:
+    """Those of whole runs: a file of some questions alone has empty rows where the project's README shows its numbers."""
+    return [document for document in documents if "minutes" in document["machine"]]
 
 
 def _place(document: Document) -> str:
@@ -51,7 +58,8 @@ def _place(document: Document) -> str:
 
 
 def of_the_first_machine(documents: list[Document]) -> list[Document]:
-    return [document for document in documents if _place(document) == _place(documents[0])]
+    first = [document for document in documents if _place(document) == _place(documents[0])]
+    return _whole(first) or first
 
 
 def sections(documents: list[Document]) -> dict[tuple[Path, str], str]:

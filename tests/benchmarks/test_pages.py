@@ -72,6 +72,19 @@ def test_the_machine_measured_last_comes_first_with_all_its_settings(tmp_path):
     assert names == ["new-AVX-512", "new-AVX2", "old-AVX2"]
 
 
+def test_a_file_of_some_questions_alone_does_not_empty_the_short_table(tmp_path):
+    whole, some = (
+        made("old", "AVX2", headline_rows(2.0, "")),
+        made("new", "AVX-512", [], "2026-02-01T00:00:00"),
+    )
+    beside = made("old", "AVX-512", [], "2026-02-01T00:00:00")
+    whole["machine"]["minutes"] = 20.0
+    for file in (whole, some, beside):
+        readme.atomic.write_json(tmp_path / f"{file['machine']['name']}.json", file)
+    first = readme.of_the_first_machine(readme.stored(tmp_path))
+    assert [each["machine"]["name"] for each in first] == ["old-AVX2"]
+
+
 def test_a_page_says_what_limited_the_run():
     limited = made("p", "AVX2", [], limits=SETTINGS[AVX2])
     assert "limited by ONEDNN_MAX_CPU_ISA=AVX2" in readme.page(limited)
