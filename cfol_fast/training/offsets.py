@@ -23,6 +23,7 @@ from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
+from cfol_fast.runs.records import read_finished
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.images import load_images
 from cfol_fast.training.validation import figures, in_order
@@ -70,7 +71,8 @@ def fit_offsets(
     with RunLock(run):
         images = load_images(config)
         assert images.validation is not None
-        state = read_checkpoint(checkpoint_path(run, checkpoint), config.device, model_name)
+        source = checkpoint_path(run, checkpoint)
+        state = read_checkpoint(source, config.device, model_name)
         model = ModelSpec.from_dict(state["spec"], model_name).create().to(config.device).eval()
         model.load_state_dict(state["model"])
         bias = last_bias(model, len(images.classes))
@@ -90,11 +92,16 @@ def fit_offsets(
             # A class without images in the hold-out keeps its offset.
             change = (errors - errors.nanmean()).nan_to_num(0.0)
             offsets = offsets + rate * change.to(offsets)
-        test = {}
-        for name, chosen in (("before", torch.zeros_like(start)), ("after", best_offsets)):
-            set_bias(bias, start + chosen)
-            report = measure(model, images.test, images.classes, config, config.test.steps, config.test.step)
-            test[name] = figures(report)
+
+        def tested(offsets: Tensor) -> evaluation.Evaluation:
+            set_bias(bias, start + offsets)
+            return measure(model, images.test, images.classes, config, config.test.steps, config.test.step)
+
+        # The run has tested its checkpoints; `previous` alone it has not.
+        before_test = read_finished(run)["checkpoints"].get(source.stem)
+        test = {"before": before_test or figures(tested(torch.zeros_like(start)))}
+        report = tested(best_offsets)
+        test["after"] = figures(report)
         named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
         kept = {key: state[key] for key in named if key in state}
         kept |= {"model": model.state_dict(), NAME: best_offsets}

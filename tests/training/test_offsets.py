@@ -12,7 +12,7 @@ from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.runs import predictions
 from cfol_fast.runs.loading import read_checkpoint
-from cfol_fast.runs.records import load_run
+from cfol_fast.runs.records import load_run, read_finished
 from cfol_fast.training.offsets import fit_offsets, last_bias
 from tests.training import tiny
 
@@ -30,6 +30,8 @@ def test_the_offsets_are_added_to_the_logits_and_are_never_worse_on_the_hold_out
     assert torch.allclose(shifted(x), plain(x) + fit.offsets, atol=1e-5)
     assert torch.equal(read_checkpoint(fit.checkpoint)["offsets"], fit.offsets)
     assert fit.test.keys() == {"before", "after"}
+    # The run's own test is not taken again.
+    assert fit.test["before"] == read_finished(run)["checkpoints"]["best-average"]
 
 
 @pytest.mark.slow
@@ -41,6 +43,9 @@ def test_any_of_a_runs_checkpoints_takes_offsets(run):
     assert torch.allclose(cf.load(fit.checkpoint)(x), plain(x) + fit.offsets, atol=1e-5)
     with pytest.raises(InputError, match="has no checkpoint 'ema-last': it has best-average"):
         fit_offsets(run, checkpoint="ema-last")
+    # The run has not tested this one.
+    fit = fit_offsets(run, rounds=0, device="cpu", checkpoint="previous")
+    assert fit.test["before"] == fit.test["after"]
 
 
 @pytest.mark.slow
