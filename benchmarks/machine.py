@@ -19,6 +19,7 @@ from benchmarks.timing import THREADS
 from cfol_fast import _host
 
 RESULTS = Path(__file__).parent / "results"
+CPUINFO = Path("/proc/cpuinfo")
 PACKAGES = (
     "torch",
     "torchvision",
@@ -34,9 +35,19 @@ PACKAGES = (
 
 
 def cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*: (.*)$", info.read_text(), re.M) if info.exists() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    return _cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+def cpu_numbers() -> tuple[int, int] | None:
+    """Family and model, where Linux says them: virtual machines give processors of several generations the same name."""
+    family, model = (_cpu_fact(key) for key in ("cpu family", "model"))
+    return (int(family), int(model)) if family and model else None
+
+
+def _cpu_fact(key: str) -> str | None:
+    """What Linux says of the first core."""
+    found = re.search(rf"^{key}\s*: (.*)$", CPUINFO.read_text(), re.M) if CPUINFO.exists() else None
+    return found[1].strip() if found else None
 
 
 def instructions() -> str:
@@ -49,8 +60,13 @@ def instructions() -> str:
 
 
 def machine_name() -> str:
-    """The results file's name: CPU, cores, where there is one the GPU, and the instruction set."""
-    parts = [cpu_model().replace("(R)", ""), f"{os.cpu_count()} cores"]
+    """The results file's name: CPU, cores, threads if they are not as many, where there is one the GPU, and the instruction set."""
+    parts = [cpu_model().replace("(R)", "")]
+    if numbers := cpu_numbers():
+        parts.append("family {} model {}".format(*numbers))
+    parts.append(f"{os.cpu_count()} cores")
+    if os.cpu_count() != THREADS:
+        parts.append(f"{THREADS} threads")
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     parts.append(instructions().replace("-", ""))
@@ -59,11 +75,14 @@ def machine_name() -> str:
 
 def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    family, model = cpu_numbers() or (None, None)
     return {
         "name": machine_name(),
         "date": time.strftime("%Y-%m-%d"),
         "began": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "cpu": cpu_model(),
+        "cpu_family": family,
+        "cpu_model": model,
         "instructions": instructions(),
         "limits": limits(),
         "cores": os.cpu_count(),

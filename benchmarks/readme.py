@@ -54,7 +54,21 @@ def _whole(documents: list[Document]) -> list[Document]:
 
 def _place(document: Document) -> str:
     machine = document["machine"]
-    return f"{machine['cpu']}, {machine['cores']} cores" + (f", {machine['gpu']}" if machine["gpu"] else "")
+    place = f"{_processor(document)}, {machine['cores']} cores{_threads(document)}"
+    return place + (f", {machine['gpu']}" if machine["gpu"] else "")
+
+
+def _processor(document: Document) -> str:
+    """With its numbers, which earlier files do not have: two processors of one name are two machines."""
+    machine = document["machine"]
+    family, model = machine.get("cpu_family"), machine.get("cpu_model")
+    return f"{machine['cpu']} (family {family}, model {model})" if family is not None else str(machine["cpu"])
+
+
+def _threads(document: Document) -> str:
+    """Only where they are not as many as the cores."""
+    cores, threads = document["machine"]["cores"], document["machine"]["threads"]
+    return "" if threads == cores else f", {threads} threads"
 
 
 def of_the_first_machine(documents: list[Document]) -> list[Document]:
@@ -84,7 +98,7 @@ def head(document: Document) -> str:
     machine, versions = document["machine"], document["versions"]
     limited = " ".join(f"{name}={value}" for name, value in machine.get("limits", {}).items())
     return (
-        f"{machine['date']}, {versions['cfol_fast']}, {machine['cpu']}, {machine['instructions']}"
+        f"{machine['date']}, {versions['cfol_fast']}, {_processor(document)}, {machine['instructions']}"
         + (f" (limited by {limited})" if limited else "")
         + f", {machine['cores']} cores, {machine['threads']} threads, torch {versions['torch']}, float32"
     )
@@ -190,17 +204,17 @@ def _setting(document: Document) -> str:
 
 
 def _column(document: Document) -> str:
-    return f"{document['machine']['cpu']}, {_setting(document)}"
+    return f"{_processor(document)}, {_setting(document)}{_threads(document)}"
 
 
 MISSED = "## Targets that were missed"
 
 
 def unexplained(documents: list[Document], text: str) -> list[str]:
-    """The missed rows of which the page does not say why, in bold by the beginning of their name."""
+    """The missed rows of which the page does not say why: a paragraph has their names up to a first ", " in bold."""
     told = text.split(MISSED)[1].split("\n## ")[0]
     missed = {row.name for document in documents for row in _rows(document) if row.reached is False}
-    return sorted(name for name in missed if f"**{name.split(',')[0]}**" not in told)
+    return sorted(name for name in missed if f"**{name.split(', ')[0]}**" not in told)
 
 
 def update() -> None:

@@ -1,12 +1,16 @@
 """What the benchmarks compute beside times: operations, exponents, the layers of a network, flags, tenths of a run."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
+from benchmarks import readme
 from benchmarks.autoattack import difference
 from benchmarks.bfloat16 import measure, why_not
-from benchmarks.limit import layers_of, ways
+from benchmarks.limit import layers_of, title_of, ways
 from benchmarks.peak import operations
+from benchmarks.rows import Row
 from benchmarks.scaling import exponent
 from benchmarks.steps import DEMO, Problem, tiny_of
 from benchmarks.week import Tenth, compared
@@ -49,6 +53,12 @@ def test_every_way_of_a_convolution_computes_the_same():
         torch.testing.assert_close(output, outputs[0], atol=1e-4, rtol=1e-4)
     for gradient in gradients[1:]:
         torch.testing.assert_close(gradient, gradients[0], atol=1e-3, rtol=1e-4)
+
+
+def test_a_paragraph_on_the_attack_does_not_explain_its_limit():
+    missed = Row(title_of("PGD-7, ResNet-18"), "x", 1.2, "<= 1.06", 1.0, 1.0, "n")
+    page = f"{readme.MISSED}\n- **PGD-7**: slow"
+    assert readme.unexplained([{"questions": [asdict(missed)]}], page) == [missed.name]
 
 
 def test_each_flag_that_differs_is_listed():

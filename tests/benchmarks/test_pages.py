@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks import machine as facts
 from benchmarks import readme
 from benchmarks.machine import instructions, machine_name
 from benchmarks.rows import FASTEST, Row, not_asked
@@ -70,6 +71,76 @@ def test_the_machine_measured_last_comes_first_with_all_its_settings(tmp_path):
         readme.atomic.write_json(tmp_path / f"{file['machine']['name']}.json", file)
     names = [each["machine"]["name"] for each in readme.stored(tmp_path)]
     assert names == ["new-AVX-512", "new-AVX2", "old-AVX2"]
+
+
+def numbered(document, family, model):
+    document["machine"] |= {"cpu_family": family, "cpu_model": model}
+    return document
+
+
+def test_two_processors_of_one_name_are_told_apart_and_from_files_without_numbers(tmp_path):
+    files = {
+        "b": numbered(made("p", "AVX-512", headline_rows(2.0, ""), "2026-01-03T00:00:00"), 25, 17),
+        "c": numbered(made("p", "AVX2", headline_rows(3.0, ""), "2026-01-03T01:00:00"), 25, 17),
+        "d": numbered(made("p", "AVX-512", headline_rows(5.0, "")), 26, 2),
+        "e": made("p", "AVX2", headline_rows(7.0, ""), "2026-01-02T00:00:00"),
+    }
+    for name, file in files.items():
+        readme.atomic.write_json(tmp_path / f"{name}.json", file)
+    stored = readme.stored(tmp_path)
+    table, short = readme.side_by_side(stored), readme.headlines(readme.of_the_first_machine(stored))
+    first, other = "p (family 25, model 17)", "p (family 26, model 2)"
+    assert f"| against | {first}, AVX-512 | {first}, AVX2 | p, AVX2 | {other}, AVX-512 |" in table
+    assert "2.00x" in short
+    assert "3.00x" in short
+    assert not {"5.00x", "7.00x"} & set(short.split())
+    assert readme.page(stored[0]).startswith(f"# {first}, 2 cores, AVX-512\n")
+
+
+def test_a_run_with_fewer_threads_than_cores_is_told_apart():
+    fewer = made("p", "AVX2", [])
+    fewer["machine"]["threads"] = 1
+    text = readme.side_by_side([made("p", "AVX2", []), fewer])
+    assert "| question | against | p, AVX2 | p, AVX2, 1 threads |" in text
+    assert readme.of_the_first_machine([made("p", "AVX2", []), fewer]) == [made("p", "AVX2", [])]
+
+
+@pytest.fixture
+def processor(monkeypatch, tmp_path):
+    """Lets Linux say this of two cores, both with a thread."""
+
+    def says(*lines):
+        file = tmp_path / "cpuinfo"
+        file.write_text("\n\n".join(["\n".join(lines)] * 2))
+        monkeypatch.setattr(facts, "CPUINFO", file)
+
+    monkeypatch.setattr(facts.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(facts, "THREADS", 2)
+    monkeypatch.setattr(facts, "instructions", lambda: "AVX-512")
+    monkeypatch.setattr(facts.torch.cuda, "is_available", lambda: False)
+    return says
+
+
+EPYC = ("vendor_id\t: AuthenticAMD", "cpu family\t: 25", "model\t\t: 17", "model name\t: AMD EPYC")
+
+
+def test_a_file_has_the_processors_numbers_in_its_name_and_in_its_facts(processor):
+    processor(*EPYC)
+    assert machine_name() == "amd-epyc-family-25-model-17-2-cores-avx512"
+    found = facts.machine()
+    assert (found["cpu"], found["cpu_family"], found["cpu_model"]) == ("AMD EPYC", 25, 17)
+
+
+def test_a_processor_without_numbers_has_its_name_alone(processor):
+    processor("model name\t: Some Processor")
+    assert machine_name() == "some-processor-2-cores-avx512"
+    assert (facts.machine()["cpu_family"], facts.machine()["cpu_model"]) == (None, None)
+
+
+def test_a_run_with_fewer_threads_has_a_file_of_its_own(processor, monkeypatch):
+    processor(*EPYC)
+    monkeypatch.setattr(facts, "THREADS", 1)
+    assert machine_name() == "amd-epyc-family-25-model-17-2-cores-1-threads-avx512"
 
 
 def test_a_file_of_some_questions_alone_does_not_empty_the_short_table(tmp_path):
@@ -198,6 +269,12 @@ def test_a_row_of_a_later_commit_says_so(tmp_path, monkeypatch):
 def test_a_missed_target_needs_a_paragraph():
     missed = made("p", "AVX2", [Row(name, "x", 1.0, ">= 2", 1.0, 1.0, "n") for name in ("a, b", "c")])
     assert readme.unexplained([missed], f"{readme.MISSED}\n- **a**: slow\n## Next\n**c**") == ["c"]
+
+
+def test_a_comma_inside_a_number_does_not_end_the_beginning_of_a_rows_name():
+    missed = made("p", "AVX2", [Row("growth to 10,000, all", "x", 2.0, "<= 1", 1.0, 1.0, "n")])
+    assert readme.unexplained([missed], f"{readme.MISSED}\n- **growth to 10**: slow") != []
+    assert readme.unexplained([missed], f"{readme.MISSED}\n- **growth to 10,000**: slow") == []
 
 
 def test_each_setting_is_asked_in_a_process_with_its_environment(monkeypatch):
