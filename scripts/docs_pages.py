@@ -128,7 +128,14 @@ def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
     seeds = len(row["seeds"])
     count = "one seed" if seeds == 1 else f"{seeds} seeds, ± half of the mean's 95 % t-interval"
     beside = "" if base is row else f" {base['title']} beside it: {figures(base)}."
-    chosen = f" Settings, chosen on a hold-out: {setting_text(row['settings'])}." if row["settings"] else ""
+    times = facts["eta_times"].get(row["title"])
+    scaled = f", the step size times {times:g} here" if times else ""
+    where = f" at the {facts['settings_from']} scale" if facts["settings_from"] else ""
+    chosen = (
+        f" Settings, chosen on a hold-out{where}: {setting_text(row['settings'])}{scaled}."
+        if row["settings"]
+        else ""
+    )
     return (
         f"In the comparison of all methods ({facts['setting']}): robust accuracy {figures(row)} ({count}; checkpoint {RULE})."
         f"{beside}{chosen} Made by `{facts['command']}`; what it shows and what not: `results/README.md`."

@@ -54,14 +54,13 @@ def text(folder: Path) -> str:
         lines += [introduction.strip(), ""]
     there = {table["recipe"] for table in tables if table["scale"] == "mini"}
     frontiers = {facts["scale"]: facts for facts in read_frontiers(folder)}
-    for scale in dict.fromkeys([*frontiers, *(table["scale"] for table in tables)]):
-        if scale in frontiers:
-            lines += _frontier(frontiers[scale], notes.get(f"{scale}/frontier", {}))
-        of_scale = [table for table in tables if table["scale"] == scale]
-        lines += _scale(scale, of_scale, notes) if of_scale else []
+    for scale, facts in frontiers.items():
+        lines += _frontier(facts, notes.get(f"{scale}/frontier", {}))
     for path in sorted(folder.glob(f"*/{KEPT_RUNS}")):
         if path.parent.name not in frontiers:
             lines += _unfinished(path.parent.name)
+    for scale in dict.fromkeys(table["scale"] for table in tables):
+        lines += _scale(scale, [table for table in tables if table["scale"] == scale], notes)
     same = [
         name for name in list_recipes() if any(name == other["recipe"] for t in tables for other in t["also"])
     ]
@@ -79,14 +78,18 @@ def _frontier(facts: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
     files = f"The facts: [{scale}/frontier.json]({scale}/frontier.json); what every image was taken for: "
     files += f"[{scale}/predictions.json.gz]({scale}/predictions.json.gz)."
     note = [str(notes["note"]).strip(), ""] if notes.get("note") else []
-    return [f"## {facts['title']}: the {scale} scale", "", *note, body, "", files, ""]
+    return [_fair(scale), "", f"{facts['title']}.", "", *note, body, "", files, ""]
+
+
+def _fair(scale: str) -> str:
+    return f"## The fair table of all methods: the {scale} scale"
 
 
 def _unfinished(scale: str) -> list[str]:
     file = f"{scale}/{KEPT_RUNS}"
     text = f"Not finished, and so no evidence yet. Its finished runs are in [{file}]({file}), and the others are trained by "
     command = f"`cfol-fast reproduce frontier --scale {scale} --take results/{file} --parallel`"
-    return [f"## The fair table of all methods: the {scale} scale", "", f"{text}{command}.", ""]
+    return [_fair(scale), "", f"{text}{command}.", ""]
 
 
 def _without_evidence(names: list[str]) -> list[str]:

@@ -139,16 +139,16 @@ def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
     assert first["interval"][0] > 0
     assert first["probability"] < 0.05 < first["adjusted"]
     assert f"; 5 seeds, p {first['adjusted']:.2g} after Holm)." in text.verdicts(found)[0]
-    assert "is not shown" in text.verdicts(found)[0]
+    assert ": not shown (" in text.verdicts(found)[0]
 
 
 def test_one_seed_shows_nothing(tmp_path):
     alone = fake_frontier.make(tmp_path, {"erm": [5], "cfol": [60]}, OTHERS)
     assert [item["verdict"] for item in alone["declared"]] == ["not shown"]
-    assert (
-        "CFOL-AT above ERM-AT, robust worst class: is not shown (+55.0 points; 1 seed)."
-        in headline.markdown(alone)
+    assert "CFOL-AT above ERM-AT, robust worst class: not shown (+55.0 points; 1 seed)." in headline.markdown(
+        alone
     )
+    assert "mean over 1 seed ±" in text.main_tables(alone)[0].caption
 
 
 def test_means_have_intervals_over_the_seeds_and_worst_classes_limits_for_their_images(made):
@@ -166,6 +166,7 @@ def test_every_seed_has_its_worst_class_with_an_interval_for_its_images(made):
     # Eight of 100 images, at the level of ten classes.
     low, high = clopper_pearson(8, 100, 0.05 / 10)
     assert table.rows[0].cells[0].text == f"8.0 [{100 * low:.1f}, {100 * high:.1f}]"
+    assert "AT,ERM-AT,0.08,0.12,0.05,0.1,0.09" in table.csv()
     assert "1 − 0.05/10" in table.caption
 
 
@@ -219,8 +220,7 @@ def test_the_price_names_who_loses_and_the_false_alarms(made):
 def test_the_words_state_verdicts_price_and_place(made):
     lines = " ".join(text.findings(made[1]))
     assert (
-        "CFOL-AT above ERM-AT, robust worst class: is shown (+31.0 points, 95 % interval of it alone +"
-        in lines
+        "CFOL-AT above ERM-AT, robust worst class: shown (+31.0 points, 95 % interval of it alone +" in lines
     )
     assert "the best worst class is DAFA-AT's" in lines
     assert "Descriptively, CFOL-AT is number 2 of 4" in lines
@@ -240,7 +240,7 @@ def test_the_page_has_every_table_and_says_what_is_descriptive(made):
         "Every rule for the checkpoint",
         "The price of each method",
         "AutoAttack",
-        "Budget and settings",
+        "Budget, tested epochs and settings",
         "The settings that were tried",
     ):
         assert f"**{title}.**" in page
@@ -257,7 +257,8 @@ def test_whatever_compares_and_was_not_declared_calls_itself_descriptive(made):
     assert len(compares) == 6
     assert all("Descriptive" in table.caption for table in compares)
     said = [line for line in text.findings(made[1]) if line not in text.verdicts(made[1])]
-    assert [line for line in said if "escriptive" not in line and "chosen on" not in line] == []
+    states = ("escriptive", "chosen on", "begins to act")
+    assert [line for line in said if not any(word in line for word in states)] == []
     assert "Descriptive" in drawing.figure(made[1]).caption
     assert "the sentences above alone are judged" in headline.markdown(made[1])
 
@@ -294,7 +295,10 @@ def test_settings_of_another_scale_are_said_to_be_its(made):
 
 def test_the_headline_has_three_rules_and_every_declared_comparison(made):
     found = headline.markdown(made[1])
-    assert found.count("| ERM-AT |") == 3
+    # And with class offsets, the baseline without training.
+    assert found.count("| ERM-AT |") == 4
+    assert "| best average, with class offsets | ERM-AT |" in found
+    assert "Declared before any run with these seeds" in found
     assert [found.count(sentence) for sentence in text.verdicts(made[1])] == [1, 1, 1]
     assert "mean over 5 seeds" in found
 
@@ -302,8 +306,8 @@ def test_the_headline_has_three_rules_and_every_declared_comparison(made):
 def test_the_headline_says_what_is_contradicted_and_what_is_not_shown(tmp_path):
     worst = {"erm": WORST["cfol"], "cfol": WORST["erm"], "lcvar": [39, 40, 43, 38, 40]}
     found = headline.markdown(fake_frontier.make(tmp_path, worst, OTHERS, {"lcvar": 0.2}))
-    assert "CFOL-AT above ERM-AT, robust worst class: is contradicted (−31.0 points" in found
-    assert "LCVaR-AT above ERM-AT, robust worst class: is not shown (" in found
+    assert "CFOL-AT above ERM-AT, robust worst class: contradicted (−31.0 points" in found
+    assert "LCVaR-AT above ERM-AT, robust worst class: not shown (" in found
 
 
 def test_the_page_is_headed_by_the_declared_comparisons_alone(made, tmp_path):
@@ -312,7 +316,8 @@ def test_the_page_is_headed_by_the_declared_comparisons_alone(made, tmp_path):
     writing.write(found, tmp_path / "page", out / "runs")
     page = (tmp_path / "page/report.html").read_text()
     assert "<h1>The declared comparisons of the worst class</h1>" in page
-    assert "DAFA-AT above CFOL-AT, robust worst class: is shown" in page
+    assert "DAFA-AT above CFOL-AT, robust worst class: shown" in page
+    assert "what comes after the plot is on ERM-AT, CFOL-AT and DAFA-AT alone." in page
     assert "lifts the worst class" not in page
     assert 'class="cards"' not in page
 
@@ -322,6 +327,94 @@ def test_the_headline_goes_between_its_marks():
     assert headline.put_into(page, "new\n", "x") == f"before\n{headline.BEGIN}\nnew\n{headline.END}\nafter"
     with pytest.raises(InputError, match="no place for the headline"):
         headline.put_into("nothing", "new", "README.md")
+
+
+def with_offsets(made, right):
+    """The same runs, but offsets give erm so many right images of 100 in the worst class, and 66 in the others."""
+    out, found = made
+    tested = {
+        entry["name"]: {
+            seed: facts.of_run(out / "runs" / run)
+            for seed, run in zip(entry["seeds"], entry["runs"], strict=True)
+        }
+        for entry in found["rows"]
+    }
+    after = Accuracy.from_json(fake_frontier.figures([right, *[66] * 9]), "offsets")
+    for of_run in tested["erm"].values():
+        of_run["offsets"] = {"clean": after, "robust": after}
+    return tested
+
+
+def test_the_rows_that_are_judged_stand_beside_erm_with_class_offsets(made):
+    found = facts.beside_offsets(with_offsets(made, 38), ["cfol", "dafa"])
+    assert [item["row"] for item in found] == ["cfol", "dafa"]
+    # 40, 38, 44, 36 and 41 right against 38; of the other classes 66 against 66.
+    assert found[0]["worst"]["values"] == [0.02, 0, 0.06, -0.02, 0.03]
+    assert found[0]["average"]["mean"] == pytest.approx(0.0018)
+    assert found[0]["worst"]["interval"][0] < 0 < found[0]["worst"]["interval"][1]
+    lines = text.findings({**made[1], "beside_offsets": found})
+    (said,) = [line for line in lines if "class offsets on ERM-AT" in line]
+    assert "CFOL-AT beside it: +1.8 [" in said
+    assert "in the worst class, +0.2 [" in said
+    assert "verdict" not in found[0]["worst"]
+
+
+def test_without_offsets_nothing_is_said_of_them(made):
+    tested = with_offsets(made, 38)
+    for of_run in tested["erm"].values():
+        del of_run["offsets"]
+    assert facts.beside_offsets(tested, ["cfol"]) == []
+
+
+def test_who_is_the_best_by_other_rules_is_said(made):
+    changed = json.loads(json.dumps(made[1]))
+    changed["rows"][2]["rules"]["last"]["robust"]["worst"].update(mean=0.9, interval=None)
+    (said,) = [line for line in text.findings(changed) if "by other rules" in line]
+    assert "chosen by the worst class, DAFA-AT's" in said
+    assert "the last epoch, LCVaR-AT's, 90.0 %" in said
+
+
+def test_a_checkpoint_from_before_the_method_began_is_called_its_base(made):
+    """DAFA waits for 7/11 of a run, 8 of 12 epochs; the best average of these runs is epoch 2."""
+    dafa, cfol = row(made, "dafa"), row(made, "cfol")
+    assert (dafa["begins"], dafa["epochs"]) == (8, [2] * 5)
+    assert cfol["begins"] is None
+    (said,) = [line for line in text.findings(made[1]) if "begins to act" in line]
+    assert said.startswith(
+        "DAFA-AT begins to act after epoch 8, and the best-average checkpoint of 5 of 5 seeds"
+    )
+    assert "ERM-AT under another name" in said
+    later = json.loads(json.dumps(made[1]))
+    for entry in later["rows"]:
+        entry["epochs"] = [8, 9, 12, 12, 12]
+    (said,) = [line for line in text.findings(later) if "begins to act" in line]
+    assert "of 1 of 5 seeds" in said
+    assert text.budget_table(later).rows[0].cells[4].text == "8, 9, 12, 12, 12"
+
+
+def test_methods_that_train_with_the_hold_out_are_named_where_they_are_chosen_by_it(made):
+    assert "hold-out in training" not in text.search_table(made[1]).caption
+    search = [fake_frontier.searched(name, {}, 0.3) for name in ("wat", "cfol", "frl")]
+    caption = text.search_table({**made[1], "search": search}).caption
+    assert "WAT and FRL set their class weights by the same hold-out in training" in caption
+    assert "WAT sets its class weights" in text.search_table({**made[1], "search": search[:1]}).caption
+
+
+def test_a_rival_on_another_base_is_said_to_be(tmp_path):
+    worst = {"erm": [8, 12], "cfol": [40, 38], "trades": [10, 14], "wat": [30, 28]}
+    found = fake_frontier.make(tmp_path, worst, {**OTHERS, "trades": 68, "wat": 66}, {"wat": 0.4})
+    lines = " ".join(text.findings(found))
+    assert "is WAT; it is built on TRADES, ERM-AT and CFOL-AT are not." in lines
+    assert "The price of WAT against TRADES, descriptively:" in lines
+    assert "(ERM-AT and TRADES)" in text.price_table(found).caption
+
+
+def test_the_plots_file_says_what_its_crosses_are_and_has_the_judged_rows_on_top(made, tmp_path):
+    out, found = made
+    writing.write(found, tmp_path, out / "runs")
+    assert "crosses are 95 % t-intervals" in (tmp_path / "frontier.svg").read_text()
+    points = drawing.figure(found).charts[0].points
+    assert [point.strong for point in points] == [False, True, True, True]
 
 
 def test_the_plot_names_every_row(made):
@@ -352,6 +445,18 @@ def same_as_the_images(made, tree):
     worst = {name: {seed: one.worst for seed, one in of.items()} for name, of in robust.items()}
     titles = {entry["name"]: entry["title"] for entry in made["rows"]}
     assert facts.declared(worst, made["rival"], titles) == made["declared"]
+    again = {name: of for name, of in robust.items() if name in ("erm", "cfol", made["rival"])}
+    beside = {
+        name: {
+            seed: {
+                facts.RULE: {"robust": one},
+                "offsets": {"robust": accuracies[name, "offsets", "robust"][seed]},
+            }
+            for seed, one in of.items()
+        }
+        for name, of in again.items()
+    }
+    assert facts.beside_offsets(beside, [name for name in beside if name != "erm"]) == made["beside_offsets"]
     for entry in made["rows"]:
         if "price" in entry:
             base = next(other["name"] for other in made["rows"] if other["base"] == entry["base"])
@@ -389,6 +494,7 @@ def test_what_is_kept_has_every_image_and_gives_the_figures_again(made, tmp_path
     collect(folder, tmp_path / "results")
     assert (tmp_path / "results/mini/predictions.json.gz").read_bytes() == before
     assert "(mini/frontier.svg)" in index_text(tmp_path / "results")
+    assert "## The fair table of all methods: the mini scale\n" in index_text(tmp_path / "results")
     # What was tried before, and what a person makes of it, cannot be computed.
     (tmp_path / "results/notes.toml").write_text('["mini/frontier"]\nnote = "Eight epochs were too few."\n')
     assert "\n\nEight epochs were too few.\n\n" in index_text(tmp_path / "results")
@@ -401,10 +507,11 @@ def test_what_is_kept_has_every_image_and_gives_the_figures_again(made, tmp_path
         lambda facts: facts["rows"][1]["rules"]["last"]["clean"]["worst"].update(limits=[[0, 1]] * 5),
         lambda facts: facts["rows"][1]["price"].update(losing=0),
         lambda facts: facts["rows"][0]["autoattack"]["robust"]["worst"].update(mean=0.5),
+        lambda facts: facts["beside_offsets"][0]["worst"].update(mean=0.5),
         lambda facts: facts["search"][0].update(chosen=True),
         lambda facts: facts.update(rival="lcvar"),
     ],
-    ids=["declared", "limits", "price", "autoattack", "search", "rival"],
+    ids=["declared", "limits", "price", "autoattack", "offsets", "search", "rival"],
 )
 def test_a_figure_that_the_images_do_not_give_is_found(made, tmp_path, change):
     out, found = made

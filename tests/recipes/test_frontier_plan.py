@@ -39,6 +39,7 @@ def test_the_table_has_the_rows_and_three_settings_of_each():
         "cfol",
         "cfol-reweighted",
         "fol",
+        "cvar",
         "lcvar",
         "lhcvar",
         "group-dro",
@@ -186,7 +187,7 @@ def test_the_papers_scale_prints_commands_and_trains_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
     commands = [line for line in said if line.startswith("cfol-fast train")]
     # The run of erm that lhcvar's levels come from, the settings, and the seeds.
-    assert len(commands) == 1 + 16 * 3 + 18 * 5
+    assert len(commands) == 1 + 17 * 3 + 19 * 5
     assert "cfol-fast train cfol --dataset cifar10 --data DIR" in commands[1]
     assert "--set eta=5e-07" in commands[1]
     levels = [line for line in commands if "--set alpha=LEVELS" in line]

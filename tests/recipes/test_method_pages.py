@@ -66,6 +66,13 @@ def test_a_row_of_the_comparison_of_all_methods_is_its_methods_result(pages_of, 
     assert "beside it" not in pages["erm"]
     assert "Settings, chosen on a hold-out: eta 0.0002." in pages["cfol"]
     assert "The comparison of all methods has no row of it" in pages["faal"]
+    (kept / "frontier.json").write_text(
+        json.dumps({**facts, "settings_from": "mini", "eta_times": {"CFOL-AT": 0.381}})
+    )
+    assert (
+        "Settings, chosen on a hold-out at the mini scale: eta 0.0002, the step size times 0.381 here."
+        in pages_of(kept.parent)["cfol"]
+    )
 
 
 @pytest.mark.slow

@@ -170,9 +170,10 @@ def test_an_unfinished_fair_table_says_how_it_goes_on(tmp_path: Path) -> None:
     folder = kept(tmp_path, "cifar10")
     assert KEPT_RUNS not in text(folder)
     kept_runs.write(folder / "mini" / KEPT_RUNS, {"a": {"config.json": b"{}", "result.json": b"{}"}})
-    assert f"`cfol-fast reproduce frontier --scale mini --take results/mini/{KEPT_RUNS} --parallel`" in text(
-        folder
-    )
+    page = text(folder)
+    assert f"`cfol-fast reproduce frontier --scale mini --take results/mini/{KEPT_RUNS} --parallel`" in page
+    # What the others refer to comes first.
+    assert page.index("## The fair table of all methods") < page.index("## The mini scale")
 
 
 @pytest.mark.parametrize("table", COMMITTED, ids=[table["recipe"] for table in COMMITTED])

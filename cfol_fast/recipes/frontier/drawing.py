@@ -7,6 +7,7 @@ from typing import Any
 
 from cfol_fast.recipes.frontier.facts import RULE
 from cfol_fast.reporting.chart import Colour, Figure, Point, ScatterChart
+from cfol_fast.reporting.wording import attack_phrase
 
 # What a row is says its colour: the bases, CFOL's family, and the others by their base.
 BASES, CFOL, AT, TRADES = "slate", "indigo", "teal", "amber"
@@ -42,13 +43,14 @@ def figure(facts: Mapping[str, Any]) -> Figure:
                 strong=row["name"] in ("erm", "cfol", facts["rival"]),
             )
         )
-    chart = ScatterChart("", points, "average robust accuracy, %", "worst class, %")
+    # The rows that are judged lie on top of the others.
+    points.sort(key=lambda point: point.strong)
+    chart = ScatterChart("", points, "average robust accuracy, %", "robust accuracy of the worst class, %")
     return Figure(
         "frontier",
-        "The average against the worst class",
-        "Test accuracy under attack of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the means, over the seeds "
-        "on one fixed test set. "
-        "Better is up and to the right. Descriptive.",
+        "Under attack: the average against the worst class",
+        f"Test accuracy ({attack_phrase(facts['attack'])}) of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the "
+        "means, over the seeds on one fixed test set, cut off at 0. Better is up and to the right. Descriptive.",
         [chart],
         LEGEND,
     )

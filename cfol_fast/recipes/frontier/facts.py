@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.methods import get as get_method
+from cfol_fast.policies.policy import begin_epoch
 from cfol_fast.recipes.frontier.plan import CFOL, ERM, Table
 from cfol_fast.recipes.frontier.plan import command as plan_command
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.comparisons import judge, paired
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.intervals import t_interval
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import read_rows
@@ -35,6 +38,7 @@ METRICS = {
 }
 # The paper's rule, of which the declared comparisons are.
 RULE = "best-average"
+OFFSETS_RULE = "offsets"
 DECLARED_METRIC = "worst"
 
 
@@ -43,20 +47,31 @@ def of_run(folder: Path) -> dict[str, dict[str, Accuracy]]:
     result = read_finished(folder)
     found = dict(result["checkpoints"])
     if (folder / OFFSETS).exists():
-        found["offsets"] = read_object(folder / OFFSETS)["test"]
+        found[OFFSETS_RULE] = read_object(folder / OFFSETS)["test"]
     return {
         name: {kind: Accuracy.from_json(kept[kind], f"{folder}: {name}.{kind}") for kind in KINDS}
         for name, kept in found.items()
     }
 
 
+def tested_epoch(folder: Path) -> int:
+    """Of the checkpoint with the best average on the hold-out."""
+    return int(read_finished(folder)["checkpoints"][RULE]["epoch"])
+
+
 def holdout(folder: Path) -> Accuracy:
     """Under attack, on the hold-out, of the checkpoint with the best average there: what settings and the rival are chosen by."""
-    epoch = read_finished(folder)["checkpoints"][RULE]["epoch"]
+    epoch = tested_epoch(folder)
     for row in read_rows(folder):
         if row["kind"] == "validation" and row["epoch"] == epoch:
             return Accuracy.from_json(row["robust"], f"{folder}: hold-out of epoch {epoch}")
     raise InputError(f"{folder} has no accuracies on the hold-out for epoch {epoch}")
+
+
+def begins(config: TrainConfig) -> int | None:
+    """The epoch that a method waits for: up to its end a run is one of its base. None for a method that acts from the start."""
+    share = get_method(config.method).params(config.params, config.data.name).get("begin")
+    return None if share is None or not config.epochs else begin_epoch(share, config.epochs)
 
 
 def statistic(accuracy: Accuracy, metric: str) -> float:
@@ -143,6 +158,24 @@ def declared(
     ]
 
 
+def beside_offsets(
+    tested: Mapping[str, Mapping[int, Mapping[str, Mapping[str, Accuracy]]]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """How much better each of these rows is than erm with class offsets, which need no training. It describes: no verdict."""
+    found = []
+    for name in names:
+        shared = shared_seeds(tested[name], tested[ERM])
+        if shared and all(OFFSETS_RULE in tested[ERM][seed] for seed in shared):
+            item: dict[str, Any] = {"row": name, "seeds": shared}
+            for metric in ("worst", "average"):
+                own = [statistic(tested[name][seed][RULE]["robust"], metric) for seed in shared]
+                erm = [statistic(tested[ERM][seed][OFFSETS_RULE]["robust"], metric) for seed in shared]
+                difference = paired(own, erm).to_json()
+                item[metric] = {key: difference[key] for key in ("values", "mean", "interval")}
+            found.append(item)
+    return found
+
+
 def shared_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
     """Seeds that both rows were trained with: what is compared is paired by them, in whichever order they stand."""
     return sorted(set(first) & set(second))
@@ -200,6 +233,8 @@ def build(
             "settings": dict(settings[row.name]),
             "seeds": [job.config.seed for job in jobs[row.name]],
             "runs": [job.name for job in jobs[row.name]],
+            "epochs": [tested_epoch(job.folder(out)) for job in jobs[row.name]],
+            "begins": begins(jobs[row.name][0].config),
             "command": plan_command(jobs[row.name][0], None),
             "passes": dict(budgets[row.name]),
             "rules": {rule: measured([one[rule] for one in runs]) for rule in rules},
@@ -244,6 +279,7 @@ def build(
         "rivals": [{"name": name, "holdout_worst": value} for name, value in rivals],
         "rival": rival,
         "declared": declared(compared(tested), rival, titles),
+        "beside_offsets": beside_offsets(tested, [name for name in (CFOL, rival) if name in tested]),
         "rows": rows,
         "seconds": round(sum(float(result.get("seconds") or 0.0) for result in results), 1),
         "versions": join_versions(result.get("versions") or {} for result in results),

@@ -9,22 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cfol_fast.methods import METHODS
-from cfol_fast.recipes.frontier.facts import METRICS, RULE
+from cfol_fast.policies.policy import FROM_HOLDOUT
+from cfol_fast.recipes.frontier.facts import METRICS, OFFSETS_RULE, RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.tables import PRICE_COLUMNS, price_cells
 from cfol_fast.reporting.wording import attack_phrase, percent, points, price_sentence
-from cfol_fast.runs.comparisons import CONTRADICTED, SHOWN
+from cfol_fast.runs.accuracy import tail_size
 
 Facts = Mapping[str, Any]
 RULES = {
     "best-average": "best average",
     "best-worst": "best worst class",
     "last": "last epoch",
-    "ema-best-average": "weight average, best average",
-    "ema-best-worst": "weight average, best worst class",
-    "ema-last": "weight average, last epoch",
-    "offsets": "best average, with class offsets",
+    "ema-best-average": "averaged weights, best average",
+    "ema-best-worst": "averaged weights, best worst class",
+    "ema-last": "averaged weights, last epoch",
+    OFFSETS_RULE: "best average, with class offsets",
 }
 DESCRIPTIVE = (
     "Descriptive: intervals of single figures, each of it alone, not corrected for how many there are."
@@ -36,12 +37,33 @@ OVER_SEEDS = (
 OWN = "Tail and worst class are those of each seed, whichever classes they are in it."
 
 
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(number: int, what: str) -> str:
+    """1 seed, 5 seeds."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """300, or 50 to 500."""
+    return f"{min(numbers):,}" if len(set(numbers)) == 1 else f"{min(numbers):,} to {max(numbers):,}"
+
+
 def interval_text(found: Mapping[str, Any]) -> str:
     """24.3 ± 14.2: the mean over the seeds and half of its 95 % t-interval, which is symmetric."""
     interval = found["interval"]
     if interval is None:
         return percent(found["mean"])
     return f"{percent(found['mean'])} ± {percent((interval[1] - interval[0]) / 2)}"
+
+
+def difference_text(found: Mapping[str, Any]) -> str:
+    """+14.7 [−31.1, +60.4]: a paired difference in points, and its 95 % t-interval."""
+    interval = found["interval"]
+    return points(found["mean"]) + (f" [{points(interval[0])}, {points(interval[1])}]" if interval else "")
 
 
 def setting_text(settings: Mapping[str, Any]) -> str:
@@ -87,16 +109,21 @@ def _figures(found: Mapping[str, Any]) -> list[Cell]:
 
 
 def main_tables(facts: Facts) -> list[Table]:
-    seeds = sorted({len(row["seeds"]) for row in facts["rows"]})
-    several = f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    made = []
-    for kind, title in (("robust", attack_phrase(facts["attack"])), ("clean", "Clean images")):
+    seeds = [len(row["seeds"]) for row in facts["rows"]]
+    several = f"{_span(seeds)} seed{'' if max(seeds) == 1 else 's'}"
+    made, classes = [], len(facts["classes"])
+    for kind, title in (
+        ("robust", f"Under attack: {attack_phrase(facts['attack'])}"),
+        ("clean", "Clean images"),
+    ):
         rows = _best(_rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind])), (4,))
         made.append(
             Table(
                 f"frontier-{kind}",
                 title,
-                f"Test accuracy in percent of the best-average checkpoint, mean over {several} ± half of its 95 % t-interval (without one where all seeds are equal). {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
+                f"Test accuracy in percent of the best-average checkpoint, {_span(facts['images_per_class'])} test images of each class; mean over {several} ± half of its "
+                "95 % t-interval (without one where all seeds are equal). "
+                f"20 % tail: the mean of the {tail_size(classes)} weakest of {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
                 ["Base", "Method"],
                 list(METRICS.values()),
                 rows,
@@ -111,11 +138,13 @@ def seeds_table(facts: Facts) -> Table:
 
     def cells(row: Mapping[str, Any]) -> list[Cell]:
         worst = row["rules"][RULE]["robust"]["worst"]
-        texts = {
-            seed: percent(value) + (f" [{percent(limits[0])}, {percent(limits[1])}]" if limits else "")
+        found = {
+            seed: Cell(
+                percent(value) + (f" [{percent(limits[0])}, {percent(limits[1])}]" if limits else ""), value
+            )
             for seed, value, limits in zip(row["seeds"], worst["values"], worst["limits"], strict=True)
         }
-        return [Cell(texts.get(seed, "–")) for seed in seeds]
+        return [found.get(seed, Cell("–")) for seed in seeds]
 
     return Table(
         "frontier-seeds", "The worst class of every seed", "Under attack, best-average checkpoint, in percent [95 % interval for the test images of this one run: it holds for "
@@ -142,7 +171,9 @@ def checkpoint_table(facts: Facts) -> Table:
         return made
 
     return Table(
-        "frontier-rules", "Every rule for the checkpoint", f"Robust worst class, mean ± half of its 95 % t-interval, then the average, by the rule that keeps the checkpoint. {DESCRIPTIVE}",
+        "frontier-rules", "Every rule for the checkpoint", "Robust worst class, mean ± half of its 95 % t-interval, then the average, in percent. Best average, best worst class: the epoch that "
+        "is best in it under attack on the run's own hold-out; averaged weights: an exponential average, kept in the same run; class offsets: fitted on the hold-out "
+        f"without training. Bold: the best worst class of the column. {DESCRIPTIVE}",
         ["Base", "Method"], [RULES[rule] for rule in rules], _best(_rows(facts, cells)),
     )  # fmt: skip
 
@@ -152,11 +183,12 @@ def price_table(facts: Facts) -> Table | None:
     rows = [row for row in facts["rows"] if "price" in row]
     if not rows:
         return None
-
+    bases = list(dict.fromkeys(_base_of(facts, row)["title"] for row in rows))
     return Table(
         "frontier-price",
         "The price of each method",
-        "Under attack, against the base of each row (the first of its block), means over the seeds, in points and percent. Descriptive.",
+        f"Under attack, best-average checkpoint, means over the seeds, against the base of each row ({listed(bases)}): losses in points; recall and precision, in percent, of the "
+        "class that the base is weakest in; false alarms: how many images of other classes are taken for it. Descriptive.",
         ["Base", "Method"],
         PRICE_COLUMNS,
         _rows(facts, lambda row: price_cells(row["price"]), rows),
@@ -178,9 +210,9 @@ def autoattack_table(facts: Facts) -> Table | None:
             made.append(Cell(text, value))
         return made
 
-    images = rows[0]["autoattack"]["images"]
+    images, seed = (rows[0]["autoattack"][key] for key in ("images", "seed"))
     return Table(
-        "frontier-autoattack", "AutoAttack", f"One seed, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
+        "frontier-autoattack", "AutoAttack", f"Seed {seed} alone, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
         f"whichever classes they are]. They are a part of the test images: compare its rows with each other, not with the tables above. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
     )  # fmt: skip
 
@@ -188,10 +220,8 @@ def autoattack_table(facts: Facts) -> Table | None:
 def declared_table(facts: Facts) -> Table:
     rows = []
     for item in facts["declared"]:
-        interval = item["interval"]
-        text = points(item["mean"]) + (f" [{points(interval[0])}, {points(interval[1])}]" if interval else "")
         cells = [
-            Cell(text),
+            Cell(difference_text(item)),
             Cell(str(len(item["values"]))),
             Cell(f"{item['adjusted']:.3g}"),
             Cell(item["verdict"]),
@@ -210,15 +240,15 @@ def budget_table(facts: Facts) -> Table:
         passes = row["passes"]
         return [
             *(Cell(f"{passes[key] / 1e6:.2f}") for key in ("forward", "backward", "holdout", "offsets")),
-            Cell(str(len(row["seeds"]))),
+            Cell(", ".join(map(str, row["epochs"]))),
             Cell(setting_text(row["settings"])),
         ]
 
     return Table(
-        "frontier-budget", "Budget and settings", "One schedule, and so different budgets. Images times passes of one run, in millions: forward and backward in training "
+        "frontier-budget", "Budget, tested epochs and settings", "One schedule, and so different budgets. Images times passes of one run, in millions: forward and backward in training "
         "(clean images too on TRADES; both runs of the two-run baseline; for LHCVaR-AT with the run of ERM-AT that its levels come from), both together on the hold-out, and there "
-        "again for fitting class offsets. The search has one more run for each setting.",
-        ["Base", "Method"], ["forward", "backward", "hold-out", "offsets", "seeds", "setting"], _rows(facts, cells), words=True,
+        "again for fitting class offsets. The search has one more run for each setting. Tested epoch: of the best-average checkpoint of each seed.",
+        ["Base", "Method"], ["forward", "backward", "hold-out", "offsets", "tested epoch", "setting"], _rows(facts, cells), words=True,
     )  # fmt: skip
 
 
@@ -231,6 +261,7 @@ def search_table(facts: Facts) -> Table | None:
         cells = [
             Cell(setting_text(item["settings"])),
             *(Cell(percent(held[m])) for m in ("average", "tail", "worst")),
+            Cell(str(item.get("epoch", "–"))),
         ]
         rows.append(
             Row(
@@ -244,25 +275,41 @@ def search_table(facts: Facts) -> Table | None:
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
     origins = " ".join(f"{', '.join(names)}: {origin}." for names, origin in facts["origins"])
     return Table(
-        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use; the best worst class is chosen "
-        f"(of equal ones the best average), at the epoch with the best average, and the best rival by the same figure. Where the settings come from. {origins}",
-        ["Method"], ["setting", "average", "20 % tail", "worst class", ""], rows, words=True,
+        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use, one run for each, in percent under attack: the best "
+        "worst class is chosen (of equal ones the best average, then the first), at the epoch with the best average, and the best rival by the same figure. "
+        f"{_by_holdout(facts)}Where the settings come from. {origins}",
+        ["Method"], ["setting", "average", "20 % tail", "worst class", "epoch", ""], rows, words=True,
     )  # fmt: skip
+
+
+def _base_of(facts: Facts, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a row is built on: the first of its block."""
+    return next(other for other in facts["rows"] if other["base"] == row["base"])
+
+
+def _by_holdout(facts: Facts) -> str:
+    """Which methods train with the images that they are chosen by."""
+    names = dict.fromkeys(item["row"] for item in facts["search"])
+    known = [METHODS[name] for name in names if name in METHODS]
+    found = [method.title for method in known if method.policy.needs & FROM_HOLDOUT]
+    if not found:
+        return ""
+    own = "sets its" if len(found) == 1 else "set their"
+    return f"{listed(found)} {own} class weights by the same hold-out in training, so these figures may flatter {'it' if len(found) == 1 else 'them'}. "
 
 
 def verdicts(facts: Facts) -> list[str]:
     """A sentence for each declared comparison, whatever its verdict."""
     lines = []
     for item in facts["declared"]:
-        how = {SHOWN: "is shown", CONTRADICTED: "is contradicted"}.get(item["verdict"], "is not shown")
         interval = item["interval"]
         within = (
             f", 95 % interval of it alone {points(interval[0])} to {points(interval[1])}" if interval else ""
         )
-        count = f"{len(item['values'])} seed{'s' if len(item['values']) > 1 else ''}"
+        count = counted(len(item["values"]), "seed")
         # By this the verdict was given; the interval of one comparison alone may leave 0 out all the same.
         count += f", p {item['adjusted']:.2g} after Holm" if interval else ""
-        lines.append(f"{item['text']}: {how} ({points(item['mean'])} points{within}; {count}).")
+        lines.append(f"{item['text']}: {item['verdict']} ({points(item['mean'])} points{within}; {count}).")
     return lines
 
 
@@ -273,23 +320,83 @@ def findings(facts: Facts) -> list[str]:
     best, places = ranked[0], [row["name"] for row in ranked]
     average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
     lines.append(
-        f"Descriptively: the best worst class is {best['title']}'s, {interval_text(best['rules'][RULE]['robust']['worst'])} %; the best average "
-        f"{average['title']}'s, {interval_text(average['rules'][RULE]['robust']['average'])} %."
+        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best worst class is {best['title']}'s, "
+        f"{interval_text(best['rules'][RULE]['robust']['worst'])} %; the best average {average['title']}'s, "
+        f"{interval_text(average['rules'][RULE]['robust']['average'])} %."
     )
     if CFOL in places:
         lines.append(
             f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
         )
-    for name in dict.fromkeys([CFOL, best["name"]]):
+    lines += [*_by_other_rules(facts), *_with_offsets(facts)]
+    for name in dict.fromkeys([CFOL, facts["rival"], best["name"]]):
         row = row_of(facts, name)
         if row is not None and "price" in row:
-            price = row["price"]
-            lines.append(f"The price of {row['title']}, descriptively: {price_sentence(price)}")
+            against = _base_of(facts, row)["title"]
+            lines.append(
+                f"The price of {row['title']} against {against}, descriptively: {price_sentence(row['price'])}"
+            )
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
         of = f"the {facts['settings_from']} scale's" if facts["settings_from"] else "the search's"
-        lines.append(f"The best rival, chosen on {of} hold-out, is {rival['title']}.")
+        on = "" if rival["base"] == "AT" else f"; it is built on {rival['base']}, ERM-AT and CFOL-AT are not"
+        lines.append(f"The best rival, chosen on {of} hold-out, is {rival['title']}{on}.")
+    lines += _not_begun(facts)
     if (erm := row_of(facts, ERM)) and erm["rules"][RULE]["robust"]["worst"]["mean"] < 0.05:
         lines.append("ERM-AT's worst class is under 5 %: this setting is too hard for a fine comparison.")
+    return lines
+
+
+def _by_other_rules(facts: Facts) -> list[str]:
+    """Whose worst class is the best by the other rules: a row may owe its place to the rule."""
+    rules = {
+        "best-worst": "chosen by the worst class",
+        "last": "the last epoch",
+        "ema-best-average": "averaged weights",
+    }
+    found = []
+    for rule, words in rules.items():
+        rows = [row for row in facts["rows"] if rule in row["rules"]]
+        if rows:
+            best = max(rows, key=lambda row: row["rules"][rule]["robust"]["worst"]["mean"])
+            worst = interval_text(best["rules"][rule]["robust"]["worst"])
+            found.append(f"{words}, {best['title']}'s, {worst} %")
+    said = "Descriptively, the best worst class by other rules for the checkpoint"
+    return [f"{said}: {'; '.join(found)}."] if found else []
+
+
+def _with_offsets(facts: Facts) -> list[str]:
+    """What class offsets make of erm, and how far the rows that are judged are above that: the baseline without training."""
+    erm = row_of(facts, ERM)
+    if erm is None or OFFSETS_RULE not in erm["rules"]:
+        return []
+    before, after = (erm["rules"][rule]["robust"] for rule in (RULE, OFFSETS_RULE))
+    worst, average = (
+        f"{interval_text(before[metric])} → {interval_text(after[metric])} %"
+        for metric in ("worst", "average")
+    )
+    line = f"Descriptively, class offsets on ERM-AT, fitted on the hold-out without training: worst class {worst}, average {average}."
+    for item in facts["beside_offsets"]:
+        titled = row_of(facts, item["row"])
+        differences = [
+            f"{difference_text(item[metric])} {where}"
+            for metric, where in (("worst", "in the worst class"), ("average", "on average"))
+        ]
+        line += (
+            f" {titled['title'] if titled else item['row']} beside it: {', '.join(differences)}, in points."
+        )
+    return [line]
+
+
+def _not_begun(facts: Facts) -> list[str]:
+    """Rows whose checkpoint may be from before the method did anything."""
+    lines = []
+    for row in facts["rows"]:
+        early = sum(epoch <= (row["begins"] or 0) for epoch in row["epochs"])
+        if early:
+            lines.append(
+                f"{row['title']} begins to act after epoch {row['begins']}, and the best-average checkpoint of {early} of "
+                f"{counted(len(row['epochs']), 'seed')} is not later: there the row is {_base_of(facts, row)['title']} under another name."
+            )
     return lines
 
 
@@ -314,7 +421,7 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     for table in tables(facts):
         parts += [f"**{table.title}.** {table.caption}", table.markdown().rstrip()]
     commands = [f"- {row['title']}: `{row['command']}`" for row in facts["rows"]]
-    repeat = "One run of a row is one command (its first seed here; `--seed` gives the others, `cfol-fast offsets` the class offsets):"
+    repeat = "One run of a row is one command (its first seed here; `--seed`, with a folder of its own, gives the others, `cfol-fast offsets` the class offsets):"
     parts += [repeat, "\n".join(commands)]
     common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
     versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
