@@ -22,7 +22,7 @@ from benchmarks import readme
 from benchmarks.machine import RESULTS, instructions, machine, machine_name, versions
 from benchmarks.rows import FASTEST, Row
 from benchmarks.settings import SETTINGS, environment, settings_here
-from benchmarks.unfinished import FOLDER, Unfinished
+from benchmarks.unfinished import FOLDER, Unfinished, packages
 from cfol_fast import atomic
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def ask(question: str, tiny: bool, cache: Path) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         start(f"benchmarks.{question}", cache, "--json", str(answer), *["--tiny"] * tiny)
-        return [Row(**row) for row in json.loads(answer.read_text())]
+        return [Row(**{**row, "question": question}) for row in json.loads(answer.read_text())]
 
 
 def profile(cache: Path) -> str:
@@ -85,25 +85,29 @@ def document(rows: list[Row]) -> dict[str, Any]:
 
 
 def kept(path: Path, new: list[Row]) -> list[Row]:
-    """The rows of the file; rows that were measured again replace the old ones."""
+    """The rows of the file. Those measured again replace the old ones; what the same question answered under other names goes."""
 
     def key(row: Row) -> tuple[str, str]:
         return row.name, row.against.removesuffix(FASTEST)
 
-    newer = {key(row): row for row in new}
+    newer, asked = {key(row): row for row in new}, {row.question for row in new} - {""}
     old = [Row(**row) for row in json.loads(path.read_text())["questions"]] if path.exists() else []
-    return [newer.pop(key(row), row) for row in old] + list(newer.values())
+    staying = [row for row in old if key(row) in newer or row.question not in asked]
+    return [newer.pop(key(row), row) for row in staying] + list(newer.values())
 
 
 def updated(path: Path, new: list[Row], of: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The file with these rows; in a file of another run they are marked as measured again, and the rest stays as it was.
+    """The file with these rows; in a file of another run they are marked as measured again, with the packages that
+    have another version than the file says, and the rest stays as it was.
 
     of: the machine and the versions of the run, if it is not one of these rows alone.
     """
     of = of or {"machine": machine(), "versions": versions()}
     stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {**of, "questions": []}
     if stored["machine"].get("began") != of["machine"]["began"]:
-        again = f"asked again on {machine()['date']}, {versions()['cfol_fast']}"
+        now, then = packages(of), packages(stored)
+        other = [f"{name} {now[name] or 'not installed'}" for name in now if now[name] != then.get(name)]
+        again = ", ".join([f"asked again on {machine()['date']}", str(versions()["cfol_fast"]), *other])
         new = [replace(row, note=f"{row.note}; {again}") for row in new]
     return {**stored, "questions": [asdict(row) for row in kept(path, new)]}
 

@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks import peers
 from benchmarks.pgd import FORMATS
 from benchmarks.rows import Row, faster, main
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, winner
 from cfol_fast import data, evaluate
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
@@ -78,8 +78,8 @@ def measure(tiny: bool) -> list[Row]:
         ways = {
             layout: torchattacks_evaluation(model, chosen, eps, step) for layout, chosen in FORMATS.items()
         }
-        race = interleaved({layout: partial(way, x[:256], y[:256]) for layout, way in ways.items()}, 2)
-        calls["torchattacks"] = partial(ways[min(race, key=lambda layout: race[layout].best)], x, y)
+        best = winner({layout: partial(way, x[:256], y[:256]) for layout, way in ways.items()}, 2)
+        calls["torchattacks"] = partial(ways[best], x, y)
     robust = {
         name: evaluate(model, x, y, attack=attack, active_set=name == "active").robust
         for name in ("active", "all")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from benchmarks.machine import cpu_model
-from benchmarks.pgd import InBfloat16, question
+from benchmarks.pgd import FORMATS, InBfloat16, question
 from benchmarks.rows import AT_LEAST, Row, faster, main, not_asked
 from benchmarks.settings import limits
 from benchmarks.steps import DEMO, RESNET, OurStep, UsualStep, tiny_of
-from benchmarks.timing import interleaved
+from benchmarks.timing import Call, interleaved, winner
 from cfol_fast.cpu_features import cpu_flags
 from cfol_fast.machine import bfloat16_trouble
 
@@ -48,11 +48,14 @@ def measure(tiny: bool) -> list[Row]:
 
 def step(tiny: bool) -> Row:
     problem = tiny_of(RESNET) if tiny else RESNET
-    usual = UsualStep(problem)
-    usual.use(InBfloat16(problem.model().to(memory_format=torch.channels_last)).train())  # type: ignore[call-overload]
-    timings = interleaved({"ours": OurStep(problem, precision="bfloat16"), "usual": usual}, 2 if tiny else 5)
+    ways = {layout: UsualStep(problem) for layout in FORMATS}
+    for layout, way in ways.items():
+        way.use(InBfloat16(problem.model()), FORMATS[layout])
+    best = winner(ways)
+    calls: dict[str, Call] = {"ours": OurStep(problem, precision="bfloat16"), "usual": ways[best]}
+    timings = interleaved(calls, 2 if tiny else 5)
     name = f"{STEP}, batch {problem.batch}"
-    return faster(name, USUAL, timings["ours"], timings["usual"], TARGET, "theirs channels_last")
+    return faster(name, USUAL, timings["ours"], timings["usual"], TARGET, f"theirs {best}")
 
 
 if __name__ == "__main__":

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torchvision import transforms
 
 from benchmarks import images as pictures
 from benchmarks import peers
 from benchmarks.bandits import TorchBandit
+from benchmarks.pgd import FORMATS
 from benchmarks.rows import Row, faster, main
 from benchmarks.steps import Problem, UsualStep
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, winner
 from cfol_fast import data, models
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
@@ -62,16 +63,13 @@ class UsualDemo(UsualStep):
 
     def __init__(self, problem: Problem, images: data.ImageSet, memory_format: torch.memory_format) -> None:
         super().__init__(problem, images.images, images.labels)
-        self.memory_format = memory_format
-        model: nn.Module = models.create(
-            "demo-cnn", 10, image_size=28, in_channels=1, mean=(0.2860,), std=(0.3530,)
-        )
-        self.use(model.to(memory_format=memory_format).train())  # type: ignore[call-overload]
+        model = models.create("demo-cnn", 10, image_size=28, in_channels=1, mean=(0.2860,), std=(0.3530,))
+        self.use(model, memory_format)
 
     def one(self, x: Tensor, y: Tensor) -> None:
         # The p of the draw is gone when a worker's batch arrives; the present one is what such code divides by.
         p = 0.5 / 10 + 0.5 * torch.softmax(self.bandit.w, 0)
-        self.train(x.contiguous(memory_format=self.memory_format), y, p)
+        self.train(x, y, p)
 
 
 def usual_epoch(steps: int, memory_format: torch.memory_format, workers: int) -> Callable[[], None]:
@@ -92,15 +90,13 @@ def usual_epoch(steps: int, memory_format: torch.memory_format, workers: int) ->
 def measure(tiny: bool) -> list[Row]:
     peers.require(("torchattacks",), tiny)
     steps = 2 if tiny else round(len(data.load("fashion-mini").train) / BATCH)
-    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     ways = {
-        f"{workers} workers, {layout}": (formats[layout], workers)
+        f"{workers} workers, {layout}": (FORMATS[layout], workers)
         for workers in ((0,) if tiny else (0, 1, 2))
-        for layout in formats
+        for layout in FORMATS
     }
     # Whole epochs: in shorter ones the start of the workers would weigh too much.
-    race = interleaved({name: usual_epoch(steps, *way) for name, way in ways.items()}, 1, warm_up=0)
-    best = min(race, key=lambda name: race[name].best)
+    best = winner({name: usual_epoch(steps, *way) for name, way in ways.items()}, warm_up=0)
     timings = interleaved(
         {"ours": trainer_epoch(steps), "usual": usual_epoch(steps, *ways[best])}, 2 if tiny else 4
     )

@@ -14,7 +14,7 @@ from benchmarks import peers
 from benchmarks.machine import instructions
 from benchmarks.rows import FASTEST, Row, faster, main
 from benchmarks.steps import DEMO, RESNET, Problem, tiny_of
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, winner
 from cfol_fast import PGD
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -89,8 +89,7 @@ def best_formats(
             calls[peer, layout] = partial(attack, images, y)
     best: dict[str, tuple[Callable[[], object], str]] = {}
     for peer in dict.fromkeys(peer for peer, _ in calls):
-        race = interleaved({layout: calls[peer, layout] for layout in FORMATS}, 1)
-        layout = min(race, key=lambda layout: race[layout].best)
+        layout = winner({layout: calls[peer, layout] for layout in FORMATS})
         best[peer] = (calls[peer, layout], layout)
     return best
 

@@ -6,6 +6,7 @@ A file belongs to one machine and one instruction set. Pages put files side by s
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,24 @@ def _threads(document: Document) -> str:
 
 
 def of_the_first_machine(documents: list[Document]) -> list[Document]:
-    first = [document for document in documents if _place(document) == _place(documents[0])]
+    first = _first_machine(documents)
     return _whole(first) or first
+
+
+def _first_machine(documents: list[Document]) -> list[Document]:
+    """With the files of some questions alone."""
+    return [document for document in documents if _place(document) == _place(documents[0])]
+
+
+def _not_whole(documents: list[Document]) -> list[str]:
+    """What the first machine was not asked as a whole. A processor with AVX-512, which a limited file is of as well, is asked twice."""
+    first = _first_machine(documents)
+    if any(_setting(document) == "AVX-512" or document["machine"].get("limits") for document in first):
+        wanted = {"AVX-512": "AVX-512", "AVX2": "limited to AVX2"}
+    else:
+        wanted = {_setting(document): _setting(document) for document in first}
+    asked = {_setting(document) for document in _whole(first)}
+    return [f"{words}: not yet asked as a whole" for name, words in wanted.items() if name not in asked]
 
 
 def sections(documents: list[Document]) -> dict[tuple[Path, str], str]:
@@ -90,7 +107,7 @@ def sections(documents: list[Document]) -> dict[tuple[Path, str], str]:
         (HERE, "table"): side_by_side(documents),
         (HERE, "profile"): "\n\n".join(f"### {name}\n{text}" for name, text in profiles.items()),
         (HERE, "pictures"): "\n".join(pictures),
-        (PROJECT, "speed"): headlines(first),
+        (PROJECT, "speed"): headlines(documents),
     }
 
 
@@ -148,13 +165,14 @@ def _cell(row: Row | None) -> str:
 
 
 def headlines(documents: list[Document]) -> str:
-    """The main rows, with a group of columns for each instruction set of one machine."""
-    heads = "; ".join(map(head, documents))
-    if len(documents) == 1:
+    """The main rows of the first machine, with a group of columns for each instruction set; it says which of them is missing."""
+    shown = of_the_first_machine(documents)
+    heads = "; ".join([*map(head, shown), *_not_whole(documents)])
+    if len(shown) == 1:
         names = ["ratio", "ours", "theirs"]
     else:
         names = [
-            f"{_setting(document)}: {what}" for document in documents for what in ("ratio", "ours", "theirs")
+            f"{_setting(document)}: {what}" for document in shown for what in ("ratio", "ours", "theirs")
         ]
     lines = [
         f"On the CPU ({heads}):",
@@ -163,7 +181,7 @@ def headlines(documents: list[Document]) -> str:
         "|---|---|" + "---|" * len(names),
     ]
     for name, against in HEADLINES:
-        found = [_headline(document, name, against) for document in documents]
+        found = [_headline(document, name, against) for document in shown]
         known = [row for row in found if row is not None]
         if not known:
             continue
@@ -211,10 +229,25 @@ MISSED = "## Targets that were missed"
 
 
 def unexplained(documents: list[Document], text: str) -> list[str]:
-    """The missed rows of which the page does not say why: a paragraph has their names up to a first ", " in bold."""
-    told = text.split(MISSED)[1].split("\n## ")[0]
-    missed = {row.name for document in documents for row in _rows(document) if row.reached is False}
-    return sorted(name for name in missed if f"**{name.split(', ')[0]}**" not in told)
+    """The missed rows of which the page does not say why, with ratio and target.
+
+    A paragraph has their names up to a first ", " in bold and, of a whole run, the ratio as the table has it: what was said of one
+    machine's number does not explain another's. The first whole runs, which kept no seconds of each question, need no ratio.
+    """
+    told = text.split(MISSED)[1].split("\n## ")[0].split("\n- ")[1:]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in told]
+    return [
+        f"{_column(document)}: {row.name}, against {row.against}: {ratio(row.ratio)} ({goal(row.target)})"
+        for document in documents
+        for row in _rows(document)
+        if row.reached is False and not _explained(row, paragraphs, "seconds" in document["machine"])
+    ]
+
+
+def _explained(row: Row, paragraphs: list[str], by_number: bool) -> bool:
+    about = [paragraph for paragraph in paragraphs if f"**{row.name.split(', ')[0]}**" in paragraph]
+    number = re.compile(rf"(?<![\w.,]){re.escape(ratio(row.ratio))}(?!\w)")
+    return any(number.search(paragraph) or not by_number for paragraph in about)
 
 
 def update() -> None:

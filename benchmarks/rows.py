@@ -23,7 +23,8 @@ class Row:
     """`ratio` is theirs / ours where more is better (target ">= x"), and ours / theirs where less is (target "<= x").
 
     Seconds are the minimum of the repetitions; None where the question is not one of time (the note has the numbers).
-    Without a ratio the question could not be asked on this machine; the note says why.
+    Without a ratio the question could not be asked on this machine; the note says why. `question` is the module that answered, and
+    empty in the first results files.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Row:
     ours_seconds: float | None
     theirs_seconds: float | None
     note: str
+    question: str = ""
 
     @property
     def reached(self) -> bool | None:

@@ -151,10 +151,14 @@ class UsualStep:
             images, labels = made.images.permute(0, 3, 1, 2).float() / 255, made.labels
         self.images, self.labels = images.to(problem.device), labels.to(problem.device)
         self.bandit = TorchBandit(labels, problem.classes, problem.device)
-        self.use(problem.model().train())
+        self.use(problem.model())
 
-    def use(self, model: nn.Module) -> None:
-        self.model, self.optimizer, problem = model, sgd(model), self.problem
+    def use(self, model: nn.Module, memory_format: torch.memory_format | None = None) -> None:
+        """memory_format: of the weights and of each batch; without it both are taken as they come."""
+        if memory_format is not None:
+            model = model.to(memory_format=memory_format)  # type: ignore[call-overload]
+        self.memory_format, problem = memory_format, self.problem
+        self.model, self.optimizer = model.train(), sgd(model)
         make = peers.torchattacks_pgd if peers.installed("torchattacks") else in_eval_mode
         self.attack = make(model, problem.eps, problem.eps / 4, problem.steps)
 
@@ -164,6 +168,8 @@ class UsualStep:
         self.train(x, y, p)
 
     def train(self, x: Tensor, y: Tensor, p: Tensor) -> None:
+        if self.memory_format is not None:
+            x = x.contiguous(memory_format=self.memory_format)
         x_adv = self.attack(x, y)
         assert isinstance(x_adv, Tensor)
         self.model.train()

@@ -75,6 +75,12 @@ def interleaved(
     return timings
 
 
+def winner(contestants: Mapping[Name, Call], repetitions: int = 1, warm_up: int = 1) -> Name:
+    """The fastest of a race: which layout or how many workers a peer gets in the measurement."""
+    race = interleaved(contestants, repetitions, warm_up=warm_up)
+    return min(race, key=lambda name: race[name].best)
+
+
 def sample(call: Call, times: int = 1) -> tuple[float, float]:
     """(wall, CPU) seconds of one call, averaged over `times`."""
     synchronize()

@@ -10,14 +10,21 @@ from cfol_fast import _host
 from cfol_fast.machine import cpu_bfloat16
 
 
-@pytest.fixture(autouse=True)
-def _no_limits(monkeypatch):
+@pytest.fixture(autouse=True, scope="session")
+def _limits():
     limits = set(os.environ) - set(settings.environment("best"))
-    if not limits:
+    if limits:
+        # What oneDNN does in this process is asked while the environment still says it, and then known to every later test. It
+        # takes a Python of its own, which most tests may not start.
+        cpu_bfloat16()
+    return limits
+
+
+@pytest.fixture(autouse=True)
+def _no_limits(monkeypatch, _limits):
+    if not _limits:
         return
-    # What oneDNN does in this process is asked while the environment still says it, and then known to every later test.
-    cpu_bfloat16()
-    for name in limits:
+    for name in _limits:
         monkeypatch.delenv(name)
     if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         # Torch alone is limited: its kernels would not be of one instruction set with ours.

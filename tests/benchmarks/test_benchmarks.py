@@ -5,21 +5,20 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 import torch
 
 from benchmarks import quick, readme, step_profile, stream_memory
-from benchmarks.__main__ import QUESTIONS, document, kept, updated
+from benchmarks.__main__ import QUESTIONS, document
 from benchmarks.machine import RESULTS, instructions
-from benchmarks.rows import Row, at_most, faster, markdown
+from benchmarks.rows import at_most, faster, markdown
 from benchmarks.steps import Problem
 from benchmarks.timing import Timing, interleaved
 
 pytestmark = pytest.mark.slow
 
-FORM = ["name", "against", "ratio", "target", "ours_seconds", "theirs_seconds", "note"]
+FORM = ["name", "against", "ratio", "target", "ours_seconds", "theirs_seconds", "note", "question"]
 
 
 @pytest.fixture(autouse=True)
@@ -109,35 +108,6 @@ def test_faster_takes_the_minimum_and_says_the_median():
 def test_a_target_from_above_is_missed_by_more():
     assert at_most("q", "them", 1.2, 1.1, "note").reached is False
     assert at_most("q", "them", 1.0, 1.1, "note").reached is True
-
-
-def test_asking_one_question_again_replaces_its_rows_and_no_others(tmp_path):
-    old = [
-        Row("a", "x", 1.0, None, 1.0, 1.0, "n"),
-        Row("b", "y (the fastest peer)", 1.0, None, 1.0, 1.0, "n"),
-    ]
-    path = tmp_path / "machine.json"
-    path.write_text(json.dumps({"questions": [asdict(row) for row in old]}))
-    new = Row("b", "y", 2.0, None, 1.0, 1.0, "n")
-    assert kept(path, [new]) == [old[0], new]
-
-
-def test_a_question_asked_again_says_so_and_leaves_the_rest_as_it_was(tmp_path):
-    old, path = Row("a", "x", 1.0, None, 1.0, 1.0, "n"), tmp_path / "machine.json"
-    whole = {"machine": {"minutes": 9}, "versions": {"torch": "1"}, "questions": [asdict(old)]}
-    path.write_text(json.dumps(whole))
-    new = updated(path, [Row("a", "x", 2.0, None, 1.0, 1.0, "n")])
-    assert (new["machine"], new["versions"]) == (whole["machine"], whole["versions"])
-    assert new["questions"][0]["ratio"] == 2.0
-    assert new["questions"][0]["note"].startswith("n; asked again on 20")
-    assert updated(tmp_path / "none.json", [old])["questions"] == [asdict(old)]
-
-
-def test_rows_of_one_run_join_its_file_unmarked(tmp_path):
-    path, of = tmp_path / "machine.json", {"machine": {"began": "2026-01-01"}, "versions": {"torch": "1"}}
-    rows = [Row(name, "x", 1.0, None, 1.0, 1.0, "n") for name in "ab"]
-    path.write_text(json.dumps(updated(path, rows[:1], of)))
-    assert updated(path, rows[1:], of) == {**of, "questions": [asdict(row) for row in rows]}
 
 
 def test_the_readme_files_show_the_stored_results():

@@ -1,18 +1,17 @@
 """What the benchmarks compute beside times: operations, exponents, the layers of a network, flags, tenths of a run."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 
-from benchmarks import readme
+from benchmarks import bfloat16, gpu
 from benchmarks.autoattack import difference
 from benchmarks.bfloat16 import measure, why_not
-from benchmarks.limit import layers_of, title_of, ways
+from benchmarks.limit import layers_of, ways
 from benchmarks.peak import operations
-from benchmarks.rows import Row
+from benchmarks.pgd import FORMATS
 from benchmarks.scaling import exponent
-from benchmarks.steps import DEMO, Problem, tiny_of
+from benchmarks.steps import DEMO, RESNET, Problem, UsualStep, tiny_of
+from benchmarks.timing import Timing, winner
 from benchmarks.week import Tenth, compared
 
 
@@ -55,12 +54,6 @@ def test_every_way_of_a_convolution_computes_the_same():
         torch.testing.assert_close(gradient, gradients[0], atol=1e-3, rtol=1e-4)
 
 
-def test_a_paragraph_on_the_attack_does_not_explain_its_limit():
-    missed = Row(title_of("PGD-7, ResNet-18"), "x", 1.2, "<= 1.06", 1.0, 1.0, "n")
-    page = f"{readme.MISSED}\n- **PGD-7**: slow"
-    assert readme.unexplained([{"questions": [asdict(missed)]}], page) == [missed.name]
-
-
 def test_each_flag_that_differs_is_listed():
     share, _, note = difference(torch.tensor([True, False, True]), torch.tensor([True, True, True]))
     assert share == pytest.approx(1 / 3)
@@ -78,6 +71,54 @@ def test_a_processor_without_bfloat16_is_told_why(monkeypatch):
     rows = measure(False)
     assert rows
     assert all(row.ratio is None and row.note == why_not() for row in rows)
+
+
+def test_the_winner_of_a_race_has_the_least_time(monkeypatch):
+    times = {"a": Timing([2.0, 1.5]), "b": Timing([9.0, 1.0])}
+    monkeypatch.setattr("benchmarks.timing.interleaved", lambda *race, **options: times)
+    assert winner(dict.fromkeys(times, print)) == "b"
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_the_usual_step_computes_in_the_layout_it_is_given(layout):
+    problem, seen = tiny_of(RESNET), []
+    step = UsualStep(problem)
+    step.use(problem.model(), FORMATS[layout])
+    step.model.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].is_contiguous(memory_format=FORMATS[layout]))
+    )
+    step()
+    assert seen == [True] * (problem.steps + 1)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_the_peers_step_in_bfloat16_has_the_layout_that_wins(layout, monkeypatch):
+    timed = {}
+
+    def interleaved(calls, repetitions):
+        timed.update(calls)
+        return {name: Timing([1.0], [1.0]) for name in calls}
+
+    monkeypatch.setattr(bfloat16, "OurStep", lambda *problem, **options: None)
+    monkeypatch.setattr(bfloat16, "winner", lambda calls: next(name for name in calls if name == layout))
+    monkeypatch.setattr(bfloat16, "interleaved", interleaved)
+    assert bfloat16.step(True).note.startswith(f"theirs {layout};")
+    assert timed["usual"].memory_format is FORMATS[layout]
+
+
+def test_memory_on_a_gpu_counts_the_momentum_of_both(monkeypatch):
+    """A stand-in of a GPU: a step of each contestant allocates, and the second one counts."""
+    held = []
+    for name in ("empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(held))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: len(held))
+    assert gpu.CONTESTANTS["bare"].keywords == {"momentum": True}
+    monkeypatch.setattr(
+        gpu, "CONTESTANTS", dict.fromkeys(gpu.CONTESTANTS, lambda problem: lambda: held.append(1))
+    )
+    (row,) = gpu.memory(tiny_of(RESNET))
+    assert (row.ratio, row.target, len(held)) == (1.0, "<= 1", 4)
 
 
 def test_memory_that_grows_is_seen():

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import machine as facts
 from benchmarks import readme
+from benchmarks.limit import title_of
 from benchmarks.machine import instructions, machine_name
 from benchmarks.rows import FASTEST, Row, not_asked
 from benchmarks.settings import AVX2, BEST, SETTINGS, environment, limits
@@ -170,9 +171,31 @@ def test_oneDNNs_own_safeguard_for_bfloat16_is_no_limit():
     assert limits({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}) == {}
 
 
-def test_a_process_limited_in_part_measures_nothing():
-    with pytest.raises(SystemExit, match="ATEN_CPU_CAPABILITY=avx2 CFOL_MAX_CPU_ISA=AVX2"):
-        limits({"ONEDNN_MAX_CPU_ISA": "AVX2"})
+@pytest.mark.parametrize("missing", SETTINGS[AVX2])
+def test_a_process_limited_in_part_measures_nothing(missing):
+    with pytest.raises(SystemExit, match="CFOL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2"):
+        limits({name: value for name, value in SETTINGS[AVX2].items() if name != missing})
+
+
+def whole(document, **facts):
+    document["machine"] |= {"minutes": 20.0, **facts}
+    return document
+
+
+def test_the_short_table_says_which_instruction_set_was_not_asked_as_a_whole():
+    best, limited = made("p", "AVX-512", []), made("p", "AVX2", [], limits=SETTINGS[AVX2])
+    told = {"AVX-512: not yet asked as a whole", "limited to AVX2: not yet asked as a whole"}
+
+    def said(*documents):
+        return {words for words in told if f"; {words}" in readme.headlines(list(documents))}
+
+    assert said(best, limited) == told
+    both = [whole(made("p", "AVX-512", [])), whole(made("p", "AVX2", [], limits=SETTINGS[AVX2]))]
+    assert said(*both) == set()
+    assert said(both[0], limited) == said(both[0]) == {"limited to AVX2: not yet asked as a whole"}
+    assert said(best, both[1]) == said(both[1]) == {"AVX-512: not yet asked as a whole"}
+    # A processor without AVX-512 has no other setting.
+    assert said(whole(made("p", "AVX2", []))) == set()
 
 
 def test_a_headline_that_one_setting_was_not_asked_yet_is_empty_there():
@@ -268,7 +291,37 @@ def test_a_row_of_a_later_commit_says_so(tmp_path, monkeypatch):
 
 def test_a_missed_target_needs_a_paragraph():
     missed = made("p", "AVX2", [Row(name, "x", 1.0, ">= 2", 1.0, 1.0, "n") for name in ("a, b", "c")])
-    assert readme.unexplained([missed], f"{readme.MISSED}\n- **a**: slow\n## Next\n**c**") == ["c"]
+    page = f"{readme.MISSED}\n- **a**: slow\n## Next\n- **c**"
+    assert readme.unexplained([missed], page) == ["p, AVX2: c, against x: 1.00x (>= 2x)"]
+
+
+def test_a_whole_runs_missed_target_needs_a_paragraph_with_its_ratio():
+    rows = [Row("a, b", "x", ratio, "<= 0.001", 1.0, 1.0, "n") for ratio in (1.07, 0.0025)]
+    run = whole(made("p", "AVX2", rows), seconds={"pgd": 1.0})
+
+    def missing(*paragraphs):
+        page = "".join(f"\n- {paragraph}" for paragraph in paragraphs)
+        return [
+            line.split(": ")[-1].split(" (")[0] for line in readme.unexplained([run], readme.MISSED + page)
+        ]
+
+    assert missing("**a**: 11.07x, 1.075x, 0.25 %") == ["1.07x"]
+    assert missing("**a**: slow", "**c**: 1.07x") == ["1.07x", "0.25 %"]
+    assert missing("**a**, old: slow", "**c** and\n  **a**: **1.07x** of 1x, and 0.25\n  % of 0.1 %") == []
+
+
+def test_a_paragraph_on_the_attack_does_not_explain_its_limit():
+    missed = made("p", "AVX2", [Row(title_of("PGD-7, ResNet-18"), "x", 1.2, "<= 1.06", 1.0, 1.0, "n")])
+    assert readme.unexplained([missed], f"{readme.MISSED}\n- **PGD-7**: slow") != []
+
+
+def test_a_run_lists_what_it_missed_with_ratio_and_target(pages, monkeypatch, capsys):
+    rows = [Row("a, b", "x", 1.07, ">= 1.25", 1.0, 1.0, "n"), Row("c", "y", 2.0, ">= 1", 1.0, 1.0, "n")]
+    monkeypatch.setattr(command, "QUESTIONS", ("pgd",))
+    monkeypatch.setattr(command, "ask", lambda question, tiny, cache: rows)
+    assert command.under_this_setting([], tiny=False) == 0
+    (missed,) = [line for line in capsys.readouterr().out.splitlines() if "against" in line]
+    assert missed.endswith(": a, b, against x: 1.07x (>= 1.25x)")
 
 
 def test_a_comma_inside_a_number_does_not_end_the_beginning_of_a_rows_name():
