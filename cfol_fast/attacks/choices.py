@@ -14,7 +14,6 @@ import os
 import stat
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,11 +170,10 @@ class Choices:
             self._raced = {}
 
     def summary(self) -> dict[str, Any]:
-        """For `doctor`: what is known of this machine, and where from."""
+        """For `doctor`: what is known of this machine, layer by layer, and where from."""
         known = {**self._in_file(), **self.used}
         file = self.setting if self.setting not in ("race", "fixed") else self.file and str(self.file)
-        ways = Counter(way for layer, way in known.items() if not layer.startswith("layout"))
-        return {"setting": self.setting, "file": file, "ways": dict(sorted(ways.items()))}
+        return {"setting": self.setting, "file": file, "layers": dict(sorted(known.items()))}
 
     @property
     def _together(self) -> bool:

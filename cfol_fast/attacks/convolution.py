@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,7 @@ FORWARD = {
     )
 }
 OWN = "own"
+T = TypeVar("T")
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 
@@ -61,6 +63,7 @@ class FrozenConvolution:
     """
 
     __slots__ = (
+        "_decided",
         "_described",
         "_formats",
         "_packed",
@@ -91,6 +94,15 @@ class FrozenConvolution:
         self._formats: dict[torch.memory_format, Tensor] = {}
         self._packed: dict[torch.Size, Tensor] = {}
         self._described: dict[torch.Size, tuple[str, int]] = {}
+        self._decided: dict[Hashable, Any] = {}
+
+    def decided(self, case: Hashable, decide: Callable[[], T]) -> T:
+        """What was decided in this case, or is now: to ask once in an attack is enough."""
+        key = choices(), case
+        found = self._decided.get(key)
+        if found is None:
+            found = self._decided[key] = decide()
+        return found  # type: ignore[no-any-return]
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
         if memory_format not in self._formats:
@@ -210,54 +222,67 @@ def _runs_fused(x: Tensor) -> bool:
 class _FusedConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: FrozenConvolution) -> Tensor:
-        described, images = layer.described(x)
-        shape = layer.output_shape(x)
-        dtype, threads = str(x.dtype).removeprefix("torch."), torch.get_num_threads()
-        # Maps of one shape have one layout, whichever layers they come from: a sum of two layouts takes 20 times as long.
-        maps = f"layout of {_by(shape[1:])}, {dtype}, threads {threads}"
-        arrived, layout = _layout(x), choices().known(maps)
-        # What stands in a file may be anything.
-        layout = layout if layout in FORMATS else None
-        names = _forward_ways(layer, x)
-        way = choices().choose(
-            f"forward, {described}, from {arrived} to {layout or 'any'}",
-            names,
-            # With ReLU, whether the layer has it or not: so both kinds share the choice.
-            lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0], relu=True),
-            () if layer.needs_contiguous(x) else FORWARD,
-        )
-        if layout is None:
-            layout = FORWARD[way][0]
-            choices().settle(maps, layout)
-            # From now on it is asked for by this name, and must not change.
-            choices().settle(f"forward, {described}, from {arrived} to {layout}", way)
+        arrived = _layout(x)
+        way, layout = layer.decided((x.shape, arrived), lambda: _forward_way(layer, x, arrived))
         y = _forward(way, x, layer, layout)
         ctx.layer, ctx.arrived, ctx.layout = layer, arrived, layout
-        ctx.described = described, images
         ctx.save_for_backward(x, *([y] if layer.relu else []))
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         layer: FrozenConvolution = ctx.layer
-        described, images = ctx.described
         x, *rest = ctx.saved_tensors
-        own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
-        names = list(dict.fromkeys((*own, ctx.layout, *FORMATS)))
-        if ctx.layout == ctx.arrived == "channels_last" and layer.output_pixels(x) > MANY_PIXELS:
-            names.remove("contiguous")
-        if layer.needs_contiguous(x):
-            names = ["contiguous"]
-        # Our op has the mask of the ReLU inside.
-        relu = " with relu" if own and layer.relu else ""
-        way = choices().choose(
-            f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
-            names,
-            # Where the gradient is masked in place, it does not matter how often.
-            lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
-            () if layer.needs_contiguous(x) else FORMATS,
-        )
+        case = x.shape, ctx.arrived, ctx.layout, _layout(grad)
+        way = layer.decided(case, lambda: _backward_way(ctx, grad, x, *rest))
         return _backward(way, layer, grad, x, *rest), None
+
+
+def _forward_way(layer: FrozenConvolution, x: Tensor, arrived: str) -> tuple[str, str]:
+    """(one of FORWARD, the layout of its result), by a race where nobody has decided yet."""
+    described, images = layer.described(x)
+    shape = layer.output_shape(x)
+    dtype, threads = str(x.dtype).removeprefix("torch."), torch.get_num_threads()
+    # Maps of one shape have one layout, whichever layers they come from: a sum of two layouts takes 20 times as long.
+    maps = f"layout of {_by(shape[1:])}, {dtype}, threads {threads}"
+    layout = choices().known(maps)
+    # What stands in a file may be anything.
+    layout = layout if layout in FORMATS else None
+    names = _forward_ways(layer, x)
+    way = choices().choose(
+        f"forward, {described}, from {arrived} to {layout or 'any'}",
+        names,
+        # With ReLU, whether the layer has it or not: so both kinds share the choice.
+        lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0], relu=True),
+        () if layer.needs_contiguous(x) else FORWARD,
+    )
+    if layout is None:
+        layout = FORWARD[way][0]
+        choices().settle(maps, layout)
+        # From now on it is asked for by this name, and must not change.
+        choices().settle(f"forward, {described}, from {arrived} to {layout}", way)
+    return way, layout
+
+
+def _backward_way(ctx: Any, grad: Tensor, x: Tensor, *rest: Tensor) -> str:
+    """`OWN` or one of FORMATS, by a race where nobody has decided yet."""
+    layer: FrozenConvolution = ctx.layer
+    described, images = layer.described(x)
+    own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
+    names = list(dict.fromkeys((*own, ctx.layout, *FORMATS)))
+    if ctx.layout == ctx.arrived == "channels_last" and layer.output_pixels(x) > MANY_PIXELS:
+        names.remove("contiguous")
+    if layer.needs_contiguous(x):
+        names = ["contiguous"]
+    # Our op has the mask of the ReLU inside.
+    relu = " with relu" if own and layer.relu else ""
+    return choices().choose(
+        f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
+        names,
+        # Where the gradient is masked in place, it does not matter how often.
+        lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
+        () if layer.needs_contiguous(x) else FORMATS,
+    )
 
 
 def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:

@@ -24,8 +24,10 @@ from torch import Tensor, nn
 
 from cfol_fast.attacks.convolution import FrozenConvolution, convolution, convolution_add_relu
 from cfol_fast.attacks.folding import StaticWeights
+from cfol_fast.attacks.linear import FrozenLinear, flat_linear
 
-Forward = Callable[[nn.Module, Sequence[FrozenConvolution], Tensor], Tensor]
+Frozen = FrozenConvolution | FrozenLinear
+Forward = Callable[[nn.Module, Sequence[Frozen], Tensor], Tensor]
 _RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -42,20 +44,21 @@ class Fold:
 
 @dataclass(frozen=True)
 class Plan:
-    """The model's forward pass as generated code over the model's own attributes, with the convolutions as arguments.
+    """The model's forward pass as generated code over the model's own attributes, with the frozen layers as arguments.
 
-    modules: the identities of the model's modules; a model in which one was replaced is traced again.
+    linears: the names of the linear layers among these, which come after the convolutions. modules: the identities of the model's modules; a model in which one was replaced is traced again.
     """
 
     forward: Forward
     folds: tuple[Fold, ...]
+    linears: tuple[str, ...]
     modules: tuple[int, ...]
 
     _spare: dict[Hashable, list[StaticWeights]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextlib.contextmanager
-    def frozen(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[FrozenConvolution]]:
-        """The convolutions with the model's current weights, cast to `dtype` after folding, for the time of the block.
+    def frozen(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Frozen]]:
+        """The layers with the model's current weights, those of convolutions cast to `dtype` after folding, for the time of the block.
 
         Their memory is used again by the next block. Blocks that are open at the same time, in two threads, have memory of their own.
         """
@@ -73,7 +76,7 @@ class Plan:
         try:
             with torch.no_grad():
                 made = static.fill(convolutions, norms)
-            yield [
+            layers: list[Frozen] = [
                 FrozenConvolution(
                     weight,
                     bias,
@@ -86,6 +89,11 @@ class Plan:
                 )
                 for (weight, bias), conv, fold in zip(made, convolutions, self.folds, strict=True)
             ]
+            for name in self.linears:
+                linear = model.get_submodule(name)
+                assert isinstance(linear, nn.Linear)
+                layers.append(FrozenLinear(linear))
+            yield layers
         finally:
             spare.append(static)
 
@@ -216,17 +224,19 @@ def _trace(model: nn.Module, identities: tuple[int, ...]) -> Plan | None:
     # The model's own code may raise anything when it is given a proxy.
     except Exception:
         return None
-    folds = _rewrite(graph, model)
+    folds, linears = _rewrite(graph, model)
     graph.lint()
     code = graph.python_code("self")
     namespace = dict(code.globals)
     # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current weights.
     exec(code.src, namespace)
-    return Plan(namespace["forward"], tuple(folds), identities)
+    return Plan(namespace["forward"], tuple(folds), tuple(linears), identities)
 
 
-def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
-    """Merges convolution (+ BatchNorm) (+ ReLU) into one call, and lets other ReLUs work in place where nothing else reads their input."""
+def _rewrite(graph: fx.Graph, model: nn.Module) -> tuple[list[Fold], list[str]]:
+    """Merges convolution (+ BatchNorm) (+ ReLU), and flatten + linear, into one call each, and lets other ReLUs work in place where
+    nothing else reads their input. Returns what the calls are made of: folds, and the names of linear layers.
+    """
     modules = dict(model.named_modules())
 
     def module(node: fx.Node | None) -> nn.Module | None:
@@ -279,13 +289,26 @@ def _rewrite(graph: fx.Graph, model: nn.Module) -> list[Fold]:
                 relu.replace_all_uses_with(graph.call_function(torch.relu_, (relu.args[0],)))
             graph.erase_node(relu)
 
-    def feeds_a_convolution(node: fx.Node) -> bool:
+    linears: list[str] = []
+    for flatten in list(graph.nodes):
+        linear = _only_user(flatten)
+        if linear is None or not _is_flatten(flatten, module(flatten)) or not _is_linear(module(linear)):
+            continue
+        with graph.inserting_before(linear):
+            layer = graph.call_function(operator.getitem, (frozen, len(found) + len(linears)))
+            linear.replace_all_uses_with(graph.call_function(flat_linear, (flatten.args[0], layer)))
+        linears.append(str(linear.target))
+        for node in (linear, flatten):
+            graph.erase_node(node)
+
+    def feeds_a_frozen_layer(node: fx.Node) -> bool:
         user = _only_user(node)
-        calls = (convolution, convolution_add_relu)
+        calls = (convolution, convolution_add_relu, flat_linear)
         # What is added has the gradient of the sum, which others use too.
         return user is not None and user.target in calls and node not in user.args[1:]
 
-    return [Fold(conv, norm, relu, feeds_a_convolution(call)) for call, conv, norm, relu in found]
+    folds = [Fold(conv, norm, relu, feeds_a_frozen_layer(call)) for call, conv, norm, relu in found]
+    return folds, linears
 
 
 def _sum_right_after(call: fx.Node) -> fx.Node | None:
@@ -311,6 +334,18 @@ def _is_relu(node: fx.Node, module: nn.Module | None) -> bool:
     if node.op == "call_function":
         return node.target in _RELU_FUNCTIONS
     return node.op == "call_method" and node.target in ("relu", "relu_")
+
+
+def _is_flatten(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether all dimensions but the first become one."""
+    if node.op == "call_module":
+        return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
+    is_call = node.target == "flatten" if node.op == "call_method" else node.target is torch.flatten
+    return is_call and node.args[1:] in ((1,), (1, -1)) and not node.kwargs
+
+
+def _is_linear(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
 def _is_fresh(node: Any, module: nn.Module | None) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,10 @@ def _choices() -> dict[str, Any]:
 
 
 def _convolutions(chosen: dict[str, Any]) -> str:
-    """How the attack's convolutions are computed here."""
-    ways = ", ".join(f"{count} x {way}" for way, count in chosen["ways"].items())
+    """How the attack's convolutions are computed here; each layer stands in --json."""
+    chosen_ways = Counter(way for layer, way in chosen["layers"].items() if not layer.startswith("layout"))
+    ways = ", ".join(f"{count} x {way}" for way, count in sorted(chosen_ways.items()))
+    ways += "; layer by layer with --json" if ways else ""
     if chosen["setting"] == "fixed":
         return "the attack's convolutions: the fixed ways, without a race"
     if chosen["setting"] == "race":
