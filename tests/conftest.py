@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,8 @@ NOT_IN_CHECK = ("slow", "nvcc", "ffcv", "browser", "gpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Under nohup it is ignored, and so would be what the tests send.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # The process that only hands out the tests runs none: it need not load torch, for which the workers would wait.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         # Before torch: it may have to tell oneDNN what this CPU cannot do.

@@ -218,7 +218,7 @@ def test_a_dry_run_shows_the_search(tmp_path, capsys):
     )
     out = capsys.readouterr().out
     assert out.count("missing  fashion-mini-cfol-seed1000") == 3
-    assert "45 runs of the search, 45 missing" in out
+    assert "48 runs of the search, 48 missing" in out
     assert not (tmp_path / "out").exists()
 
 
