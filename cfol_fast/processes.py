@@ -117,6 +117,10 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
     import torch
     import torch.distributed as dist
 
+    # Loaded while there is a group (DistributedDataParallel does so), its default arguments would keep that group and its threads for
+    # good, and a thread that meets the interpreter's end aborts the process.
+    import torch.distributed.nn
+
     gpus = device != "cpu" and torch.cuda.is_available()
     if gpus:
         if local_rank() >= (found := torch.cuda.device_count()):

@@ -165,9 +165,12 @@ def _train(
             trainer = Trainer(
                 config, images_on(ranks, config, not quiet), stage_folder, previous, progress, stop
             )
-            after_first_step = start.enter(trainer, force)
-            # What the caller asked to be told of is the run itself, not the stages before it.
-            return to_result(trainer, after_first_step, told if stage_folder == folder else ())
+            try:
+                after_first_step = start.enter(trainer, force)
+                # What the caller asked to be told of is the run itself, not the stages before it.
+                return to_result(trainer, after_first_step, told if stage_folder == folder else ())
+            finally:
+                trainer.leave_group()
 
         with start.folder_stays():
             accuracies = None

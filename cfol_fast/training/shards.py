@@ -93,6 +93,10 @@ class ShardedStep:
         step.update_weights(trainer)
         self._report(batch, logits, torch.stack(losses).double().sum())
 
+    def leave_group(self) -> None:
+        """Lets go of the process group. A thread of it that met the interpreter's end would abort the process."""
+        self.parallel = None
+
     def _attacked(self, batch: TrainingBatch) -> list[Shard]:
         """The shards of this process with their adversarial images; each has the noise of its slots."""
         trainer, attack = self.trainer, self.trainer.attack

@@ -228,6 +228,11 @@ class Trainer:
         if self.stop.requested:
             raise Stopped(self.stop.signal_number or 0, f"asked to stop at step {self.position.step}")
 
+    def leave_group(self) -> None:
+        """No more steps: the process group's threads, which end with the last thing that holds the group, are let go."""
+        if self.sharded is not None:
+            self.sharded.leave_group()
+
     @contextmanager
     def saving_when_stopped(self) -> Iterator[None]:
         """Saves, once, when the run is stopped inside: on many ranks all of them are.

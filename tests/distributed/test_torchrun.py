@@ -60,6 +60,8 @@ def test_torchrun_continues_after_a_worker_was_killed(alone: Path, tmp_path: Pat
     # The one that was left says why it went, and there is no traceback of ours.
     assert errors.count("cfol-fast: failed: another process of the run is gone") == 1
     assert "Traceback" not in errors
+    # The rank that was left, and both of the second start.
+    assert errors.count("threads of the group: []") == errors.count("threads of the group:") == 3
     assert_same_weights(alone, run)
     assert [row["step"] for row in read_rows(run) if row["kind"] == "train"] == [2, 4]
 
@@ -71,6 +73,7 @@ def test_two_agents_are_two_machines_of_one_run(alone: Path, tmp_path: Path) -> 
     said = [agent.communicate() for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], said
     assert "".join(out for out, _ in said).count("run: ") == 1
+    assert all("threads of the group: []" in errors for _, errors in said)
     assert_same_weights(alone, run)
 
 

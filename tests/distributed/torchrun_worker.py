@@ -1,6 +1,8 @@
 """A worker of torchrun that trains a tiny run: `python -m torch.distributed.run ... -m tests.distributed.torchrun_worker OUT [STEP]`.
 
 STEP: the last rank of the first start is killed at the beginning of this step, counted from 1, as by a machine that fails.
+
+At its end a worker says which threads of its process group still live: one that meets the interpreter's end aborts the process.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 
@@ -21,6 +24,11 @@ SETTINGS = ["steps_per_epoch=2", "attack.steps=1", "validation.steps=1", "test.s
 
 def words(out: str) -> list[str]:
     return ["train", "cfol", *TINY, *(f"--set={setting}" for setting in SETTINGS), f"--out={out}"]
+
+
+def threads_of_the_group() -> list[str]:
+    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
 
 
 if __name__ == "__main__":
@@ -38,4 +46,6 @@ if __name__ == "__main__":
             return original(*args)
 
         trainer.learning_rate = killed
-    sys.exit(cli.main([*words(out), "--resume=auto"]))
+    status = cli.main([*words(out), "--resume=auto"])
+    print(f"threads of the group: {threads_of_the_group()}", file=sys.stderr, flush=True)
+    sys.exit(status)
