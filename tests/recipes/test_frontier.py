@@ -129,7 +129,9 @@ def test_another_machine_goes_on_with_the_runs_of_a_kept_file(carried_out, tmp_p
     assert {key for key in before if before[key] != now[key]} <= {"command", "seconds"}
 
 
-def test_settings_of_the_small_scale_come_from_the_mini_scale(tmp_path):
+def test_settings_of_the_small_scale_come_from_the_mini_scale(tmp_path, monkeypatch):
+    # Away from the repository, which has them in results/.
+    monkeypatch.chdir(tmp_path)
     rows = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
     with pytest.raises(InputError, match="settings come from the mini scale"):
         reproduce_frontier("small", tmp_path / "small", say=lambda line: None, rows=rows)

@@ -20,7 +20,6 @@ from cfol_fast.recipes.collection import (
 )
 from cfol_fast.recipes.index import UNEXPLAINED, distinct_claims, text, write_index
 from cfol_fast.recipes.reproduction import write
-from cfol_fast.reporting.wording import points
 from tests.recipes.fake_runs import write_all
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -236,15 +235,3 @@ def test_a_comparison_of_some_of_anothers_runs_is_not_distinct() -> None:
     ]
     assert distinct_claims(tables) == [many, *others]
     assert distinct_claims([{"checkpoint": "last", "claims": [few]}, tables[1]]) == [many, few, *others]
-
-
-def test_the_readmes_difference_of_cfol_and_erm_is_that_of_the_committed_table() -> None:
-    (table,) = [table for table in COMMITTED if table["recipe"] == "cifar10"]
-    (found,) = [claim for claim in table["claims"] if claim["key"] == "cfol > erm: robust.worst"]
-    page = " ".join((RESULTS.parent / "README.md").read_text(encoding="utf-8").split())
-    low, high = (points(limit) for limit in found["interval"])
-    said = (
-        f"The paired difference is {points(found['ours'])} points with a 95 % t-interval from {low} to {high}"
-    )
-    assert said in page
-    assert found["verdict"] == "not shown"

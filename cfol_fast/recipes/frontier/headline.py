@@ -14,7 +14,16 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes.frontier.facts import OFFSETS_RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.recipes.frontier.text import OVER_SEEDS, OWN, RULES, counted, interval_text, row_of, verdicts
+from cfol_fast.recipes.frontier.text import (
+    OVER_SEEDS,
+    OWN,
+    RULES,
+    caveats,
+    counted,
+    interval_text,
+    row_of,
+    verdicts,
+)
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase
 from cfol_fast.runs.json_files import read_object
@@ -23,7 +32,7 @@ BEGIN, END = "<!-- headline: written by cfol_fast.recipes.frontier.headline -->"
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """A sentence for each declared comparison with its verdict; then the table."""
+    """A sentence for each declared comparison with its verdict; the table; and what has to be known with them."""
     rows = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
     lines = []
     for rule in ("last", "best-average", "best-worst", OFFSETS_RULE):
@@ -38,7 +47,8 @@ def markdown(facts: Mapping[str, Any]) -> str:
     declared = "Declared before any run with these seeds (two-sided, best-average checkpoint, paired by seed, Holm over all):"
     sentences = "\n".join(f"- {line}" for line in verdicts(facts))
     what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {counted(seeds, 'seed')} ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OWN} {OVER_SEEDS} Class offsets are fitted on the hold-out, without training. The table describes: the sentences above alone are judged."
-    return "\n\n".join([declared, sentences, table.markdown().rstrip(), what]) + "\n"
+    beside = "\n".join(f"- {line}" for line in caveats(facts))
+    return "\n\n".join([declared, sentences, table.markdown().rstrip(), what, beside]).rstrip() + "\n"
 
 
 def put_into(text: str, headline: str, where: str) -> str:

@@ -34,6 +34,7 @@ OVER_SEEDS = (
     "Intervals are over seeds, on one fixed test set: they say what other seeds may give, not other images."
 )
 
+LEAST_WORST_OF_ERM = 0.05
 OWN = "Tail and worst class are those of each seed, whichever classes they are in it."
 
 
@@ -329,21 +330,31 @@ def findings(facts: Facts) -> list[str]:
             f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
         )
     lines += [*_by_other_rules(facts), *_with_offsets(facts)]
-    for name in dict.fromkeys([CFOL, facts["rival"], best["name"]]):
-        row = row_of(facts, name)
-        if row is not None and "price" in row:
-            against = _base_of(facts, row)["title"]
-            lines.append(
-                f"The price of {row['title']} against {against}, descriptively: {price_sentence(row['price'])}"
-            )
+    lines += _prices(facts, [CFOL, facts["rival"], best["name"]])
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
         of = f"the {facts['settings_from']} scale's" if facts["settings_from"] else "the search's"
         on = "" if rival["base"] == "AT" else f"; it is built on {rival['base']}, ERM-AT and CFOL-AT are not"
         lines.append(f"The best rival, chosen on {of} hold-out, is {rival['title']}{on}.")
-    lines += _not_begun(facts)
-    if (erm := row_of(facts, ERM)) and erm["rules"][RULE]["robust"]["worst"]["mean"] < 0.05:
-        lines.append("ERM-AT's worst class is under 5 %: this setting is too hard for a fine comparison.")
-    return lines
+    return [*lines, *_not_begun(facts), *_too_hard(facts)]
+
+
+def caveats(facts: Facts) -> list[str]:
+    """What a reader of CFOL's gain has to know with it: what needs no training at all, the price, and what the setting can show."""
+    return [*_with_offsets(facts), *_prices(facts, [CFOL]), *_too_hard(facts)]
+
+
+def _prices(facts: Facts, names: Sequence[str | None]) -> list[str]:
+    found = [row for name in dict.fromkeys(names) if (row := row_of(facts, name)) and "price" in row]
+    return [
+        f"The price of {row['title']} against {_base_of(facts, row)['title']}, descriptively: {price_sentence(row['price'])}"
+        for row in found
+    ]
+
+
+def _too_hard(facts: Facts) -> list[str]:
+    erm = row_of(facts, ERM)
+    hard = erm is not None and erm["rules"][RULE]["robust"]["worst"]["mean"] < LEAST_WORST_OF_ERM
+    return ["ERM-AT's worst class is under 5 %: this setting is too hard for a fine comparison."] * hard
 
 
 def _by_other_rules(facts: Facts) -> list[str]:
