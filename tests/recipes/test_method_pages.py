@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def entry(
 def test_a_method_without_a_run_says_so(pages_of, tmp_path):
     assert set(pages_of(tmp_path)) == {*methods.METHODS, "index"}
     assert pages_of(tmp_path)["dafa"].endswith("No run of this method is kept in `results/` yet.\n")
+
+
+def test_every_method_has_a_result_in_the_committed_ones(pages_of):
+    pages, figures = (
+        pages_of(SCRIPT.parents[1] / "results"),
+        r"% on average, [\d.]+ (± [\d.]+ )?% in the worst class",
+    )
+    assert [name for name in methods.METHODS if not re.search(figures, pages[name])] == []
 
 
 def test_figures_of_a_weaker_attack_are_not_a_methods_result(pages_of, tmp_path):
