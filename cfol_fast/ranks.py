@@ -8,7 +8,10 @@ one rank every method returns what it was given.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import gt
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +21,8 @@ from torch import Tensor
 from cfol_fast.errors import InputError, TrainingFailed
 
 T = TypeVar("T")
+# Seconds after which it is no thread of the process group that holds a tensor.
+LONGEST_HOLD = 1.0
 
 
 def group_size() -> int:
@@ -79,14 +84,16 @@ class Ranks:
         """The sum over the ranks, in place; exact for integers."""
         if self.size == 1:
             return values
-        dist.all_reduce(values, group=self._reachable(values))
+        with _let_go([values]):
+            dist.all_reduce(values, group=self._reachable(values))
         return values
 
     def largest(self, value: Tensor) -> Tensor:
         """The largest over the ranks, in place."""
         if self.size == 1:
             return value
-        dist.all_reduce(value, dist.ReduceOp.MAX, group=self._reachable(value))
+        with _let_go([value]):
+            dist.all_reduce(value, dist.ReduceOp.MAX, group=self._reachable(value))
         return value
 
     def gather(self, values: Tensor) -> list[Tensor]:
@@ -94,7 +101,8 @@ class Ranks:
         if self.size == 1:
             return [values]
         parts = [torch.empty_like(values) for _ in range(self.size)]
-        dist.all_gather(parts, values, group=self._reachable(values))
+        with _let_go([values, *parts]):
+            dist.all_gather(parts, values, group=self._reachable(values))
         return parts
 
     def wait_for_all(self) -> None:
@@ -160,6 +168,27 @@ class Ranks:
                 "group with backend='cpu:gloo,cuda:nccl'"
             )
         return self._group
+
+
+@contextmanager
+def _let_go(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Leaves when the thread of gloo that carried these tensors holds them no more: it may, for milliseconds after the call.
+
+    Whoever lets go of a tensor last needs the interpreter, and a thread that needs it while it ends aborts the process: a script whose
+    last call is one of ours would fail at its end.
+    """
+    # On a GPU the tensors are held until the device has used them, by the process group, and nobody waits for that.
+    tensors = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    before = [_holders(tensor) for tensor in tensors]
+    yield
+    end = time.monotonic() + LONGEST_HOLD
+    while time.monotonic() < end and any(map(gt, map(_holders, tensors), before)):
+        time.sleep(0)
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many hold the tensor in C++: its Python object is one."""
+    return int(tensor._use_count())  # type: ignore[attr-defined]
 
 
 def _whole(name: str, value: Any, least: int) -> int:

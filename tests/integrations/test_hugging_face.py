@@ -220,6 +220,7 @@ new_trainer(Path("out"), sampler, learning_rate=0.0).train()
 sampler.check_ranks()
 if dist.get_rank() == 0:
     Path("found").write_text(f"{dist.get_world_size()} {sampler.fingerprint()}")
+dist.destroy_process_group()
 """
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch import Tensor
 
@@ -199,3 +201,33 @@ def test_a_group_that_carries_only_gpu_tensors_is_named(
 def test_the_repr_says_which_rank() -> None:
     assert "rank=1, world_size=2" in repr(ClassSampler(LABELS, rank=1, world_size=2))
     assert "rank" not in repr(ClassSampler(LABELS))
+
+
+@pytest.mark.parametrize("call", ["sum", "largest", "gather"])
+def test_a_call_returns_when_the_process_groups_thread_holds_its_tensors_no_more(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that let go of the last reference while the interpreter ends would abort the process."""
+    held: list[Tensor] = []
+    letting_go = threading.Event()
+
+    def carried(*tensors: Any, **_: Any) -> None:
+        values = tensors[-1] if call == "gather" else tensors[0]
+        # As C++ does: a view holds the tensor it is of, not its Python object.
+        held.append(values.view(-1))
+        threading.Timer(0.05, lambda: (letting_go.set(), held.clear())).start()
+
+    monkeypatch.setattr(dist, "all_gather" if call == "gather" else "all_reduce", carried)
+    monkeypatch.setattr(Ranks, "_reachable", lambda *_: None)
+    getattr(Ranks(0, 2), call)(torch.zeros(3))
+    assert letting_go.is_set()
+
+
+def test_a_tensor_that_its_owner_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(Ranks, "_reachable", lambda *_: None)
+    monkeypatch.setattr("cfol_fast.ranks.time.sleep", lambda _: pytest.fail("waited"))
+    values = torch.zeros(3)
+    view = values.view(-1)
+    assert Ranks(0, 2).sum(values) is values
+    assert view is not values
