@@ -1,6 +1,7 @@
 #include "../exp3.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "../parallel.h"
 #include "random_span.h"
@@ -10,10 +11,12 @@ namespace {
 
 constexpr int64_t kGrain = 2048;  // draws a thread takes at least
 constexpr int64_t kChunk = 128;   // draws whose random numbers are made together
+constexpr int64_t kClassesGrain =
+    4096;  // classes a thread takes at least; to wake another one takes as long as some of them
 
-// Eight running maxima: with one, every comparison would wait for the one before it.
+// Many running maxima: with one, or those of one register, every comparison would wait for the one before it.
 CFOL_SIMD(double, largest_of, (const double* w, int64_t k)) {
-  constexpr int kLanes = 8;
+  constexpr int kLanes = 32;
   double lanes[kLanes];
   for (int j = 0; j < kLanes; ++j) lanes[j] = -HUGE_VAL;
   int64_t i = 0;
@@ -52,9 +55,14 @@ CFOL_SIMD(void, shift_span, (double* w, double by, int64_t k)) {
 }  // namespace
 
 void exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q, int64_t* cdf) {
-  const double sum = static_cast<double>(softmax_span(w, largest_of(w, k), k, cdf));
-  if (q != nullptr) softmax_of_units(cdf, sum, k, q);
-  mix_span(base, gamma, sum, k, p, cdf);
+  const double largest = largest_of(w, k);
+  std::atomic<int64_t> units{0};  // of integers: in whatever order the threads add theirs
+  parallel_for(k, kClassesGrain, [&](int64_t i, int64_t end) { units += softmax_span(w + i, largest, end - i, cdf + i); });
+  const double sum = static_cast<double>(units.load());
+  parallel_for(k, kClassesGrain, [&](int64_t i, int64_t end) {
+    if (q != nullptr) softmax_of_units(cdf + i, sum, end - i, q + i);
+    mix_span(base + i, gamma, sum, end - i, p + i, cdf + i);
+  });
   int64_t total = 0;
   for (int64_t i = 0; i < k; ++i) cdf[i] = total += cdf[i];
 }
