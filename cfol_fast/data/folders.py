@@ -39,6 +39,7 @@ class Files:
 
 
 ListFiles = Callable[..., Files]
+LAYOUT = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
 
 
 def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
@@ -60,18 +61,13 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
 
 def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
     """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds out a part."""
-    layout = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
-    root = need_root(root, layout)
+    root = need_root(root, LAYOUT)
     if options.download:
         raise InputError("a folder of your own cannot be downloaded: leave out --download")
-    if not (root / "train").is_dir():
-        raise InputError(f"{root / 'train'} is not there: a folder of images has {layout}")
-    train = list_classes(root, "train")
-    test_folder = next((name for name in ("test", "val") if (root / name).is_dir()), None)
+    train, test = _parts(root)
     notes = []
-    if test_folder == "test" and (root / "val").is_dir():
+    if test is not None and test.split == "test" and (root / "val").is_dir():
         notes.append("val/ is not used: the hold-out comes from train/")
-    test = None if test_folder is None else list_classes(root, test_folder)
     if test is not None:
         _same_classes(train, test)
     size = options.size
@@ -85,6 +81,32 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
             f"images of different sizes: stored with a short side of {size} px (change it with size=)"
         )
     return Files(train, test, size, (size, size), notes)
+
+
+def _parts(root: Path) -> tuple[Listing, Listing | None]:
+    """The files of both parts; None where there is no test part."""
+    if not (root / "train").is_dir():
+        raise InputError(f"{root / 'train'} is not there: a folder of images has {LAYOUT}")
+    test_folder = next((name for name in ("test", "val") if (root / name).is_dir()), None)
+    return list_classes(root, "train"), None if test_folder is None else list_classes(root, test_folder)
+
+
+def content_of(root: str | Path | None) -> str:
+    """A digest of every image file, its bytes and its name below the folder: the same wherever the folder lies."""
+    whole = hashlib.sha256()
+    root = need_root(None if root is None else Path(root).expanduser(), LAYOUT)
+    for path in [path for part in _parts(root) if part is not None for path in part.paths]:
+        whole.update(os.fsencode(path) + b"\0" + hashlib.sha256((root / path).read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def check_content(root: str | Path | None, expected: str) -> None:
+    """Refuses a folder whose images are not those of this digest."""
+    found = content_of(root)
+    if found != expected:
+        raise InputError(
+            f"{root} holds other images than the run is of: data.content is {expected[:12]}, that of the folder {found[:12]}"
+        )
 
 
 def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:

@@ -24,7 +24,7 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.recipes.planning import job
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, FOLDER
-from cfol_fast.runs.config import from_dict
+from cfol_fast.runs.config import TrainConfig, from_dict
 from cfol_fast.runs.json_files import check_shape, made_from, parse_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
@@ -46,7 +46,20 @@ Runs = dict[str, dict[str, bytes]]
 def of_folder(folder: Path, more: tuple[str, ...] = ()) -> dict[str, bytes]:
     """What is kept of a finished run: its records and evaluations, and of `more` what is there."""
     names = [*ALWAYS, *(path.name for path in sorted(folder.glob("eval-*.json"))), *more]
-    return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    kept = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    if CONFIG in kept:
+        kept[CONFIG] = _without_places(kept[CONFIG], folder / CONFIG)
+    return kept
+
+
+def _without_places(config: bytes, path: Path) -> bytes:
+    """Without the run's folder and, where the images are named by their content, theirs: they had these on one machine."""
+    before = parse_object(config.decode(), path)
+    data = before.get("data")
+    after = {**before, "out": TrainConfig().out}
+    if isinstance(data, dict) and data.get("content") is not None:
+        after["data"] = {**data, "root": None}
+    return config if after == before else json.dumps(after, indent=2).encode()
 
 
 def write(path: Path, runs: Mapping[str, Mapping[str, bytes]]) -> None:

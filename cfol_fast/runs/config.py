@@ -35,6 +35,8 @@ class DataConfig:
     download: bool = False
     # For "folder" only: the short side that images of different sizes are stored with.
     size: int | None = None
+    # For "folder" only: the digest of its files (data.folders.content_of). It names the images wherever they lie; others are refused.
+    content: str | None = None
     skip_corrupt: bool = False
     augment: bool = True
     # "own": as the data set's row says. "random-resized": a window of random area, shape and place, resampled to the batch's size.

@@ -181,6 +181,10 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             "data.images takes a part of images in memory: write an FFCV file of that part instead"
         )
+    if config.data.content is not None and config.data.name != "folder":
+        raise InputError(
+            f"data.content is the digest of a folder of images, got data.name={config.data.name}"
+        )
     if config.data.crop != "own" and not config.data.augment:
         raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=false")
     if config.data.source == "ffcv" and config.data.beton is None:

@@ -58,8 +58,8 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def identity(completed: TrainConfig) -> dict[str, Any]:
     """The settings that a recipe finds a run by."""
     found = essential_settings(to_dict(completed))
-    if completed.data.name in ("folder", "beton"):
-        # A folder of images or of FFCV files has no name of its own but its path.
+    if completed.data.name in ("folder", "beton") and completed.data.content is None:
+        # A folder of images or of FFCV files has no name of its own but its path, unless its contents are known.
         found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
     return found
 

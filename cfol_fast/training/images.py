@@ -13,6 +13,7 @@ from torch import Tensor
 from cfol_fast import data, ops, processes
 from cfol_fast.data import room
 from cfol_fast.data.beton import open_beton
+from cfol_fast.data.folders import check_content
 from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
@@ -44,6 +45,8 @@ class RunImages:
 def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     """Reads the data set and divides its training part. progress: shows how far reading is."""
     wanted, device = config.data, torch.device(config.device)
+    if wanted.content is not None:
+        check_content(wanted.root, wanted.content)
     found = data.load(
         wanted.name,
         root=wanted.root,

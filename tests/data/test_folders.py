@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import decoding
+from cfol_fast.data import decoding, folders
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.conftest import without_privileges
@@ -313,3 +313,42 @@ def test_a_tiny_imagenet_class_that_is_not_listed_is_refused(tmp_path):
         file.write("val_9.JPEG\tn99999999\t0\t0\t62\t62\n")
     with pytest.raises(InputError, match=r"n99999999.*wnids\.txt"):
         data.load("tiny-imagenet", tmp_path)
+
+
+def test_the_content_of_a_folder_is_the_same_wherever_it_lies(tmp_path):
+    for top in ("here", "there/deeper"):
+        files.folder(tmp_path / top)
+    before = folders.content_of(tmp_path / "here")
+    os.utime(tmp_path / "there/deeper/train/ant/0.png", (1, 1))
+    (tmp_path / "there/deeper/readme.txt").write_text("no image")
+    assert folders.content_of(tmp_path / "there/deeper") == before
+    folders.check_content(tmp_path / "there/deeper", before)
+
+
+def rename(root):
+    os.rename(root / "train/ant/0.png", root / "train/ant/00.png")
+
+
+def move_to_another_class(root):
+    os.rename(root / "test/ant/0.png", root / "test/bee/9.png")
+
+
+def exchange(root):
+    for old, new in (("ant/0", "x"), ("bee/0", "ant/0"), ("x", "bee/0")):
+        os.rename(root / f"train/{old}.png", root / f"train/{new}.png")
+
+
+def change_a_pixel(root):
+    with Image.open(root / "test/cat/3.png") as image:
+        pixels = np.array(image)
+    pixels[0, 0, 0] ^= 1
+    Image.fromarray(pixels).save(root / "test/cat/3.png")
+
+
+@pytest.mark.parametrize("change", [rename, move_to_another_class, exchange, change_a_pixel])
+def test_a_folder_with_other_images_is_refused(tmp_path, change):
+    files.folder(tmp_path)
+    before = folders.content_of(tmp_path)
+    change(tmp_path)
+    with pytest.raises(InputError, match="holds other images than the run is of"):
+        folders.check_content(tmp_path, before)

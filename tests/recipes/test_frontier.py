@@ -1,6 +1,7 @@
 """The fair table, carried out: settings chosen on the hold-out of their own seed, seeds trained, every figure from files."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from cfol_fast import data
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions, kept_runs, runner
 from cfol_fast.recipes.collection import collect, read_frontiers
-from cfol_fast.recipes.frontier import facts, keep_finished, reproduce_frontier
+from cfol_fast.recipes.frontier import facts, keep_finished, plan, reproduce_frontier
 from cfol_fast.runs import predictions
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_frontier_facts import same_as_the_images
@@ -221,3 +222,26 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     assert config["params"]["eta"] == pytest.approx(0.5 * chosen)
     assert len(made["declared"]) == 3
     assert attacks == [("erm", "autoattack", 100), ("lcvar", "autoattack", 100)]
+
+    # The images lie elsewhere, on another machine: the runs are the same ones, and what is kept of them tells no path.
+    keep_finished(
+        "small", tmp_path / "kept.tar.xz", tmp_path / "small", tmp_path / "images",
+        settings=tmp_path / "mini.json", rows=rows, say=lambda line: None,
+    )  # fmt: skip
+    kept = kept_runs.read(tmp_path / "kept.tar.xz")
+    assert kept.keys() == {run for row in made["rows"] for run in row["runs"]}
+    for files in kept.values():
+        assert not [name for name, held in files.items() if str(tmp_path).encode() in held]
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "small")
+    monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained"))
+    folder = reproduce_frontier(
+        "small", tmp_path / "again", tmp_path / "elsewhere", settings=tmp_path / "mini.json",
+        quiet=True, device="cpu", say=lambda line: None, rows=rows, take=tmp_path / "kept.tar.xz",
+    )  # fmt: skip
+    assert json.loads((folder / "frontier.json").read_text())["rows"] == made["rows"]
+    # Other images are other runs.
+    next((tmp_path / "elsewhere/test").rglob("2.png")).unlink()
+    plan._content_of.cache_clear()
+    place = plan.Place(plan.read(rows), plan.read(rows).scales["small"], tmp_path / "elsewhere", "cpu")
+    assert place.run(place.table.row("erm"), {}, 0).name not in kept

@@ -7,11 +7,13 @@ import pytest
 
 from cfol_fast.commands import main as cli
 from cfol_fast.commands import train
+from cfol_fast.data.folders import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import planning
 from cfol_fast.recipes.collection import read_kept
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
 from cfol_fast.sampling import step_size
+from tests.data import published_files as files
 from tests.recipes import tiny_frontier
 from tests.recipes.test_results import RESULTS
 
@@ -174,10 +176,13 @@ def test_step_sizes_are_scaled_for_rows_that_are_there(tmp_path):
 
 
 def test_a_folder_of_images_stands_for_cifar10(tmp_path):
-    (tmp_path / "train").mkdir()
+    files.folder(tmp_path)
     table = plan.read()
     place = plan.Place(table, table.scales["small"], tmp_path, device="cpu")
-    assert place.run(table.row("erm"), {}, 0).config.data.name == "folder"
+    job = place.run(table.row("erm"), {}, 0)
+    assert (job.config.data.name, job.config.data.content) == ("folder", content_of(tmp_path))
+    # Whoever repeats it with other images is told.
+    assert f"--set data.content={content_of(tmp_path)}" in plan.command(job, tmp_path)
 
 
 @pytest.mark.slow

@@ -44,8 +44,11 @@ def test_a_run_comes_out_as_it_went_in(one, tmp_path):
     job, file = one
     (tmp_path / "elsewhere").mkdir()
     assert kept_runs.take(file, tmp_path / "elsewhere") == ([job.name], [])
-    found = contents(tmp_path / "elsewhere" / job.name)
-    assert found == contents(job.folder(tmp_path))
+    found, before = contents(tmp_path / "elsewhere" / job.name), contents(job.folder(tmp_path))
+    # All but where it was trained, byte by byte.
+    held = json.loads(before.pop("config.json"))
+    assert json.loads(found["config.json"]) == {**held, "out": None}
+    assert {name: held for name, held in found.items() if name != "config.json"} == before
     assert found.keys() == {"config.json", "metrics.jsonl", "result.json", "predictions.json", "offsets.json"}
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == [job.name]
 

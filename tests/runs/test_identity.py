@@ -126,3 +126,25 @@ def test_other_rounding_on_the_same_device_is_refused_unless_forced(key, value):
 def test_what_an_older_version_did_not_store_is_not_compared():
     older = {key: value for key, value in CPU.items() if key != "compiled"}
     assert check_same_arithmetic(older, {**CPU, "compiled": True}, force=False) == []
+
+
+def test_a_folder_whose_content_is_known_is_named_by_it_and_another_by_its_path():
+    folder = {"data__name": "folder", "data__root": "/here"}
+    here, there = (
+        identity(complete(configuration(**{**folder, "data__root": root}, data__content="ab")))
+        for root in ("/here", "/there")
+    )
+    assert here == there
+    assert here["data.content"] == "ab"
+    assert not any("/here" in str(value) for value in here.values())
+    assert identity(complete(configuration(**folder)))["data.root"] == "/here"
+    assert differences(
+        configuration(**folder, data__content="ab"), configuration(**folder, data__content="cd")
+    )
+
+
+def test_only_a_folder_has_a_content():
+    with pytest.raises(
+        InputError, match=r"data\.content is the digest of a folder of images, got data\.name=cifar10"
+    ):
+        complete(configuration(data__name="cifar10", data__content="ab"))

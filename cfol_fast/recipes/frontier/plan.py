@@ -10,9 +10,11 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.data.folders import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.methods import get as get_method
@@ -148,12 +150,19 @@ class Place:
         if config.data.name != "fashion-mini":
             config.data.root = None if self.data is None else str(self.data)
             if config.data.name == "cifar10" and _is_folder_of_images(self.data):
-                config.data.name = "folder"
+                # Named by its images, not by where they lie: its runs go on, and are kept, anywhere.
+                config.data.name, config.data.content = "folder", _content_of(self.data)
         return job(config)
 
     def search_run(self, row: Row, settings: Settings) -> Job:
         """One step of the final test, and no average of the weights: what is chosen by is the hold-out alone."""
         return self.run(row, settings, self.table.search_seed, test__steps=1, ema__decay=0.0)
+
+
+@cache
+def _content_of(folder: Path | None) -> str:
+    """Reading 60,000 files takes seconds, and every run of a table asks."""
+    return content_of(folder)
 
 
 def _is_folder_of_images(data: Path | None) -> bool:
