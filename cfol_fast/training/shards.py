@@ -75,12 +75,12 @@ class ShardedStep:
 
     def __call__(self, batch: TrainingBatch) -> None:
         trainer = self.trainer
+        trainer.optimizer.zero_grad(set_to_none=True)
         shards = self._attacked(batch)
         self.statistics.begin()
         if trainer.perturbation is not None:
             trainer.perturbation.perturb_along(lambda weights: self._gradients(shards, weights))
             self.statistics.begin()
-        trainer.optimizer.zero_grad(set_to_none=True)
         losses, logits = [], []
         pieces = self._pieces(shards)
         for number, piece in enumerate(pieces):

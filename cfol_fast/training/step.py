@@ -25,13 +25,14 @@ def take(trainer: Trainer, batch: TrainingBatch) -> None:
     """The step of a batch that is there already."""
     indices, ticket, x, y = batch
     perturbation = trainer.perturbation
+    # The last step's gradients would lie beside the maps of this one's passes.
+    trainer.optimizer.zero_grad(set_to_none=True)
     with autocast(trainer):
         x_adv = attacked(trainer, x, y)
         weighted = with_factors(trainer, x, x_adv, y)
         if perturbation is not None:
             perturbation.perturb(lambda: trainer.objective(trainer.forward, weighted)[0])
         loss, logits = trainer.objective(trainer.forward, weighted)
-    trainer.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     update_weights(trainer)
     report(trainer, indices, ticket, y, logits, loss.detach())

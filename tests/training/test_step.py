@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cfol_fast import ops
 from cfol_fast.methods import METHODS
+from cfol_fast.training import step
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.epoch_counts import NEVER
@@ -62,6 +63,25 @@ def test_a_step_changes_every_weight_and_tallies_every_example(few_images, tmp_p
     assert int(counts.sum()) == 3 * 16
     assert 0 <= float(errors.sum()) <= 3 * 16
     assert int(trainer.counts.first_bad) == NEVER
+
+
+@pytest.mark.parametrize("settings", [{}, {"shards": 2}, {"awp": 0.005}], ids=str)
+def test_no_pass_of_a_step_keeps_the_gradients_of_the_last_beside_it(
+    few_images, tmp_path, monkeypatch, settings
+):
+    trainer = take_steps(new_trainer(tmp_path, **settings), 1)
+    held: list[bool] = []
+    attacked = step.attacked
+
+    def watched(trainer, x, y):
+        held.append(any(parameter.grad is not None for parameter in trainer.model.parameters()))
+        return attacked(trainer, x, y)
+
+    monkeypatch.setattr(step, "attacked", watched)
+    take_steps(trainer, 1)
+    assert held == [False] * len(held)
+    assert held
+    assert all(parameter.grad is not None for parameter in trainer.model.parameters())
 
 
 def test_the_first_step_with_a_bad_loss_is_remembered(few_images, tmp_path):
