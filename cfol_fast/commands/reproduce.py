@@ -21,9 +21,9 @@ table.tex, table.json, the figures and report.html, with the paper's numbers, th
 --scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the embedded images, or on a folder
 of images given with --data.
 
-frontier is no table of the paper: every method, the paper's and later ones, on one network and schedule, each with the best of three
-settings, over five seeds. At the mini scale it takes the embedded images, at the small scale any copy of CIFAR-10; at the paper's
-scale it prints the commands.
+frontier is no table of the paper: the paper's methods and later ones, on one network and schedule. At the mini scale it takes the
+embedded images, every method with the best of three settings, over five seeds; at the small scale any copy of CIFAR-10, with the
+settings of the mini scale and seven of its rows; at the paper's scale it prints the commands.
 
 examples:
   cfol-fast reproduce --list                                   what there is, and what it costs
@@ -62,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="the folder with the data sets; at the mini scale a folder of images",
+        help="the folder with the data sets; at the mini scale a folder of images; for frontier --scale small a copy of CIFAR-10, its own "
+        "files or a folder of images",
     )
     parser.add_argument(
         "--download", action="store_true", help="fetch data sets that are missing, where they can be fetched"
@@ -100,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are not trained again "
-        "(a run from a folder of images is known by the folder's path: there --data must be the same)",
+        "(a run from a folder of images is known by its images, wherever they lie)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(

@@ -87,12 +87,17 @@ def _collect_frontier(reproduction: Path, folder: Path) -> list[Path]:
 
 def distinct(tables: Sequence[Table]) -> list[tuple[Table, list[Table]]]:
     """The tables that are comparisons of their own, each with those whose runs are all among its own."""
-    largest_first = sorted(tables, key=lambda table: -len(_tested(table)))
-    hosts: list[tuple[Table, list[Table]]] = []
-    for table in largest_first:
-        if not any(_contains(host, table) for host, _ in hosts):
-            hosts.append((table, []))
-    hosts.sort(key=lambda item: tables.index(item[0]))
+
+    def within_another(place: int, table: Table) -> bool:
+        return any(
+            _contains(other, table) and (at < place or not _contains(table, other))
+            for at, other in enumerate(tables)
+            if at != place
+        )
+
+    hosts: list[tuple[Table, list[Table]]] = [
+        (table, []) for place, table in enumerate(tables) if not within_another(place, table)
+    ]
     for table in tables:
         if not any(table is host for host, _ in hosts):
             next(also for host, also in hosts if _contains(host, table)).append(table)
@@ -100,14 +105,18 @@ def distinct(tables: Sequence[Table]) -> list[tuple[Table, list[Table]]]:
 
 
 def _contains(host: Table, table: Table) -> bool:
-    alike = (host["scale"], host["checkpoint"]) == (table["scale"], table["checkpoint"])
-    return alike and _tested(table) <= _tested(host)
+    """Whether a table has nothing that another has not: the same runs, with the same attack or with the runs' own test."""
+    if (host["scale"], host["checkpoint"]) != (table["scale"], table["checkpoint"]):
+        return False
+    tested = _tested(host)
+    runs = {run for run, _ in tested}
+    return all(item in tested or (item[1] is None and item[0] in runs) for item in _tested(table))
 
 
-def _tested(table: Table) -> set[tuple[str, str]]:
-    """What a table compares: each run, with the attack it was tested with."""
+def _tested(table: Table) -> set[tuple[str, str | None]]:
+    """What a table compares: each run, with the attack it was tested with; None for the test that every run ends with."""
     return {
-        (run, json.dumps(entry["attack"], sort_keys=True))
+        (run, entry["attack"] and json.dumps(entry["attack"], sort_keys=True))
         for block in table["blocks"]
         for entry in block["entries"]
         for run in entry["runs"] or [str(entry.get("checkpoint"))]

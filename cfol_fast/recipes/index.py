@@ -16,6 +16,7 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import paper, render
 from cfol_fast.recipes.collection import KEPT_RUNS, read_frontiers, read_kept
+from cfol_fast.recipes.frontier import plan
 from cfol_fast.recipes.frontier import text as frontier
 from cfol_fast.recipes.recipe import list_recipes, load_recipe
 from cfol_fast.reporting import Cell, Row, Table
@@ -82,13 +83,15 @@ def _frontier(facts: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
 
 
 def _fair(scale: str) -> str:
-    return f"## The fair table of all methods: the {scale} scale"
+    return f"## The fair table: the {scale} scale"
 
 
 def _unfinished(scale: str) -> list[str]:
     file = f"{scale}/{KEPT_RUNS}"
     text = f"Not finished, and so no evidence yet. Its finished runs are in [{file}]({file}), and the others are trained by "
-    command = f"`cfol-fast reproduce frontier --scale {scale} --take results/{file} --parallel`"
+    embedded = plan.read().scales[scale].run.get("data.name") == "fashion-mini"
+    data = "" if embedded else " --data DIR"
+    command = f"`cfol-fast reproduce frontier --scale {scale}{data} --take results/{file} --parallel`"
     return [_fair(scale), "", f"{text}{command}.", ""]
 
 

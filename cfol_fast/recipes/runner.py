@@ -25,6 +25,8 @@ from cfol_fast.training.signals import StopRequest
 
 Say = Callable[[str], None]
 POLL_SECONDS = 0.2
+# With -m the log would begin with Python's warning that the package has imported this module already.
+WORKER = "import sys; from cfol_fast.recipes import runner; sys.exit(runner.main())"
 
 
 def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
@@ -137,7 +139,7 @@ def _start(
     """A worker. It gets its order through a pipe that stays open: when this process dies, however it dies, the worker notices."""
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cfol_fast.recipes.runner"],
+            [sys.executable, "-c", WORKER],
             env={**os.environ, **place},
             stdin=subprocess.PIPE,
             stdout=file,
@@ -174,7 +176,7 @@ def _stop_with_parent() -> None:
 
 
 def main() -> int:
-    """A worker: `python -m cfol_fast.recipes.runner`, its order on standard input. A bug of ours leaves its traceback in the log."""
+    """A worker: its order comes on standard input. A bug of ours leaves its traceback in the log."""
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
@@ -186,7 +188,3 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -80,7 +80,8 @@ class Run:
     """A run as its files tell it. `clean` and `robust` are None when the run has no test result.
 
     checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of metrics.jsonl, the
-    second with their "clean" and "robust" as Accuracy. root: of a folder of images, which has no name of its own but its path.
+    second with their "clean" and "robust" as Accuracy. root: of a folder of images, which has no name of its own but its path, or the digest of its images where the run
+    is known by that.
     """
 
     path: Path
@@ -217,6 +218,11 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
     )
     dataset = str(result.get("dataset") or settings.get("data.name") or "unknown")
     root = settings.get("data.root") or (result.get("settings") or {}).get("data")
+    if root:
+        root = str(Path(str(root)).expanduser().resolve())
+    # The same images may lie at another place on another machine.
+    if content := settings.get("data.content"):
+        root = f"images {str(content)[:12]}"
     evaluations, curves = _load_evaluations(path, classes) if path.is_dir() else ([], [])
     if result.get("curve"):
         curves.append(_curve(result, str(path), classes))
@@ -242,7 +248,7 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         gallery=gallery if isinstance(gallery, dict) else None,
         evaluations=evaluations,
         curves=curves,
-        root=str(Path(str(root)).expanduser().resolve()) if root and dataset == "folder" else None,
+        root=root if dataset == "folder" else None,
     )
 
 

@@ -227,6 +227,13 @@ def test_a_dry_run_shows_the_search(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_of_a_scale_without_a_search_says_so(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert cli.main(["reproduce", "frontier", "--scale", "small", "--out", out, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "settings and rows come from the mini scale; then 27 runs" in said
+
+
 @pytest.mark.parametrize("scale", ["mini", "small", "paper"])
 def test_the_command_of_a_row_trains_the_same_run(scale):
     """Read back by the command line, every command is the run of the table."""

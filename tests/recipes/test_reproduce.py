@@ -124,6 +124,7 @@ def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     (folder,) = reproduce(tiny, "mini", out, images, parallel=2, device="cpu", say=silent)
     single = reproduce(tiny, "mini", tmp_path / "single", images, quiet=True, say=silent)[0]
     assert table_of(folder) == table_of(single)
+    assert not any("Warning" in log.read_text(encoding="utf-8") for log in (out / "runs").glob("*.log"))
 
     job = plan(load_recipe(tiny), "mini", images).jobs()[0]
     (job.folder(out) / "result.json").unlink()

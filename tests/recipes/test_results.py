@@ -61,12 +61,27 @@ def test_another_checkpoint_of_the_same_runs_is_a_comparison_of_its_own(tmp_path
 
 
 def test_a_small_table_finds_the_first_that_contains_it() -> None:
-    def table(name: str, *runs: str) -> dict[str, Any]:
-        blocks = [{"entries": [{"runs": list(runs), "attack": None}]}]
-        return {"recipe": name, "scale": "mini", "checkpoint": "last", "blocks": blocks}
-
-    small, middle, large = table("a", "1"), table("b", "1", "2"), table("c", "1", "3", "4")
+    small, middle, large = table_of("a", "1"), table_of("b", "1", "2"), table_of("c", "1", "3", "4")
     assert distinct([small, middle, large]) == [(middle, [small]), (large, [])]
+    same = table_of("d", "1", "2")
+    assert distinct([middle, small, same]) == [(middle, [small, same])]
+
+
+def table_of(name: str, *runs: str, attack: dict[str, Any] | None = None) -> dict[str, Any]:
+    blocks = [{"entries": [{"runs": list(runs), "attack": attack}]}]
+    return {"recipe": name, "scale": "mini", "checkpoint": "last", "blocks": blocks}
+
+
+def test_the_runs_own_test_is_no_comparison_beside_another_attack_on_the_same_runs() -> None:
+    """Imagenette's mini form: the two runs of the recipe with AutoAttack, without AutoAttack."""
+    plain, attacked = table_of("a", "1", "2"), table_of("b", "1", "2", attack={"kind": "autoattack"})
+    assert distinct([plain, attacked]) == [(attacked, [plain])]
+    other = table_of("c", "1", "2", attack={"kind": "pgd", "eps": 0.1})
+    assert distinct([attacked, other]) == [(attacked, []), (other, [])]
+
+
+def test_no_committed_comparison_is_within_another() -> None:
+    assert [also for _, also in distinct(COMMITTED)] == [[]] * len(COMMITTED)
 
 
 def test_the_counts_of_a_run_give_its_accuracies(tmp_path: Path) -> None:
@@ -171,8 +186,12 @@ def test_an_unfinished_fair_table_says_how_it_goes_on(tmp_path: Path) -> None:
     kept_runs.write(folder / "mini" / KEPT_RUNS, {"a": {"config.json": b"{}", "result.json": b"{}"}})
     page = text(folder)
     assert f"`cfol-fast reproduce frontier --scale mini --take results/mini/{KEPT_RUNS} --parallel`" in page
+    # CIFAR-10 is not inside the package.
+    (folder / "small").mkdir()
+    kept_runs.write(folder / "small" / KEPT_RUNS, {"a": {"config.json": b"{}", "result.json": b"{}"}})
+    assert f"--scale small --data DIR --take results/small/{KEPT_RUNS} --parallel`" in text(folder)
     # What the others refer to comes first.
-    assert page.index("## The fair table of all methods") < page.index("## The mini scale")
+    assert page.index("## The fair table") < page.index("## The mini scale")
 
 
 @pytest.mark.parametrize("table", COMMITTED, ids=[table["recipe"] for table in COMMITTED])

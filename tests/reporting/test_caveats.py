@@ -91,6 +91,19 @@ def test_folders_of_images_are_told_apart_by_their_path(runs: dict[str, Path], t
     assert "other images (/data/cfol, not /data/erm)" in comparison(one, other).caveats()[0]
 
 
+def test_images_that_are_known_by_their_digest_may_lie_anywhere(runs: dict[str, Path]) -> None:
+    for number, run in enumerate(runs.values()):
+        result = json.loads((run / "result.json").read_text())
+        (run / "result.json").write_text(json.dumps({**result, "dataset": "folder"}))
+        config = json.loads((run / "config.json").read_text())
+        config["data"].update(name="folder", root=f"/data/{number}", content="ab" * 32)
+        (run / "config.json").write_text(json.dumps(config))
+    assert comparison(*runs.values()).caveats() == []
+    config["data"]["content"] = "cd" * 32
+    (run / "config.json").write_text(json.dumps(config))
+    assert "other images" in comparison(*runs.values()).caveats()[0]
+
+
 def test_saved_evaluations_of_different_sizes_stand_in_blocks_of_their_own(runs: dict[str, Path]) -> None:
     for part, run in zip((1, 10), runs.values(), strict=True):
         evaluation(run / "eval.json", run, {**PGD, "steps": 50}, part)

@@ -6,6 +6,7 @@ from scipy import stats
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs import comparisons
+from cfol_fast.runs.intervals import t_interval
 
 
 def test_a_clear_difference_over_five_seeds_is_shown_and_its_opposite_contradicted():
@@ -88,6 +89,22 @@ def test_equally_good_methods_are_called_different_in_at_most_one_case_of_twenty
         by_own += wrong(tested, int(held[2:].mean(axis=1).argmax()))
     assert by_search <= 0.05 * families
     assert by_own > 0.05 * families
+
+
+@pytest.mark.slow
+def test_where_seeds_fail_outright_equal_methods_stay_equal_but_an_interval_is_too_short():
+    """One seed in five collapses. The tables' captions say what that does to the interval of a mean."""
+    noise, cases = np.random.default_rng(0), 3000
+
+    def worst(seeds: int) -> np.ndarray:
+        return np.where(noise.random(seeds) < 0.2, 0.03, 0.4) + noise.normal(0, 0.01, seeds)
+
+    alike = [comparisons.paired(worst(5).tolist(), worst(5).tolist()).verdict for _ in range(cases)]
+    assert sum(verdict != "not shown" for verdict in alike) <= 0.05 * cases
+    mean = 0.2 * 0.03 + 0.8 * 0.4
+    limits = [t_interval(worst(5).tolist()) for _ in range(cases)]
+    covered = sum(low <= mean <= high for low, high in limits) / cases
+    assert covered == pytest.approx(2 / 3, abs=0.03)
 
 
 def test_mcnemar_is_the_exact_test_of_the_images_that_changed():

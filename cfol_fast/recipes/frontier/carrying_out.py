@@ -327,8 +327,14 @@ def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = p
     """Which runs of the search are there; those of the table follow from what it chooses."""
     place, folder = _place(plan.FILE, scale, data), _folder(out, scale)
     table = place.table
+    if place.scale.settings_from is not None:
+        say(
+            f"no search: settings and rows come from the {place.scale.settings_from} scale; then {plan.outline(table, place.scale)[0]} runs, "
+            f"in {folder / 'runs'}"
+        )
+        return
     count = missing = 0
-    for row in table.rows if place.scale.settings_from is None else []:
+    for row in table.rows:
         for settings in row.grid if row.searched else []:
             if plan.BY_ERM in settings:
                 say(f"later    {row.name} {settings}: the levels follow from a run of {ERM}")

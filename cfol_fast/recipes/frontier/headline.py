@@ -1,17 +1,18 @@
 """The README's headline: ERM, CFOL and the best rival by all three checkpoint rules and with class offsets, with intervals.
 
-`python -m cfol_fast.recipes.frontier.headline results/mini/frontier.json README.md` writes it between its two marks.
+`python -m cfol_fast.recipes.frontier.headline results README.md` writes one for each scale between the page's two marks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
+from cfol_fast.recipes.collection import read_frontiers
 from cfol_fast.recipes.frontier.facts import OFFSETS_RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
 from cfol_fast.recipes.frontier.text import (
@@ -26,7 +27,6 @@ from cfol_fast.recipes.frontier.text import (
 )
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase
-from cfol_fast.runs.json_files import read_object
 
 BEGIN, END = "<!-- headline: written by cfol_fast.recipes.frontier.headline -->", "<!-- end of headline -->"
 
@@ -46,9 +46,17 @@ def markdown(facts: Mapping[str, Any]) -> str:
     seeds = min(len(row["seeds"]) for row in rows)
     declared = "Declared before any run with these seeds (two-sided, best-average checkpoint, paired by seed, Holm over all):"
     sentences = "\n".join(f"- {line}" for line in verdicts(facts))
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {counted(seeds, 'seed')} ± half of its 95 % t-interval, each of one figure alone; {facts['setting']}. {OWN} {OVER_SEEDS} Class offsets are fitted on the hold-out, without training. The table describes: the sentences above alone are judged."
+    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {counted(seeds, 'seed')} ± half of its 95 % t-interval, each of one figure alone. {OWN} {OVER_SEEDS} Class offsets are fitted on the hold-out, without training. The table describes: the sentences above alone are judged."
     beside = "\n".join(f"- {line}" for line in caveats(facts))
     return "\n\n".join([declared, sentences, table.markdown().rstrip(), what, beside]).rstrip() + "\n"
+
+
+def of_all(frontiers: Sequence[Mapping[str, Any]]) -> str:
+    """One for each scale, under the images it is about; real images come before the embedded ones."""
+    ordered = sorted(frontiers, key=lambda facts: facts["dataset"] == "fashion-mini")
+    return "\n".join(
+        f"**{facts['setting'][0].upper()}{facts['setting'][1:]}.**\n\n{markdown(facts)}" for facts in ordered
+    )
 
 
 def put_into(text: str, headline: str, where: str) -> str:
@@ -62,8 +70,8 @@ def put_into(text: str, headline: str, where: str) -> str:
     return f"{before}{BEGIN}\n{headline}{END}{after}"
 
 
-def main(facts: Path, page: Path) -> None:
-    made = put_into(page.read_text(encoding="utf-8"), markdown(read_object(facts)), str(page))
+def main(results: Path, page: Path) -> None:
+    made = put_into(page.read_text(encoding="utf-8"), of_all(read_frontiers(results)), str(page))
     atomic.write_text(page, made)
 
 

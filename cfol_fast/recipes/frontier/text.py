@@ -33,6 +33,11 @@ DESCRIPTIVE = (
 OVER_SEEDS = (
     "Intervals are over seeds, on one fixed test set: they say what other seeds may give, not other images."
 )
+# Simulated in tests/runs/test_comparisons.py.
+FAILING_SEEDS = (
+    "A t-interval supposes that seeds scatter evenly. Where one run in five fails outright, as some rows' do, an interval of five seeds "
+    "covers the mean in two cases of three, not in 95 of 100."
+)
 
 LEAST_WORST_OF_ERM = 0.05
 OWN = "Tail and worst class are those of each seed, whichever classes they are in it."
@@ -93,6 +98,16 @@ def _rows(facts: Facts, cells: Any, rows: Sequence[Mapping[str, Any]] | None = N
     return made
 
 
+def uneven(facts: Facts) -> bool:
+    """Whether rows have different numbers of seeds, which a reader must then see beside the figures."""
+    return len({len(row["seeds"]) for row in facts["rows"]}) > 1
+
+
+def _over(facts: Facts, row: Mapping[str, Any]) -> str:
+    """(3 seeds), where rows have different numbers of them."""
+    return f" ({counted(len(row['seeds']), 'seed')})" if uneven(facts) else ""
+
+
 def _best(rows: list[Row], lowest: Sequence[int] = ()) -> list[Row]:
     """The best mean of each column marked, unless all are equal. lowest: columns in which the smallest is the best."""
     for place in range(len(rows[0].cells)):
@@ -118,6 +133,11 @@ def main_tables(facts: Facts) -> list[Table]:
         ("clean", "Clean images"),
     ):
         rows = _best(_rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind])), (4,))
+        columns = list(METRICS.values())
+        if uneven(facts):
+            columns.append("seeds")
+            for row, fact in zip(rows, facts["rows"], strict=True):
+                row.cells.append(Cell(str(len(fact["seeds"]))))
         made.append(
             Table(
                 f"frontier-{kind}",
@@ -126,7 +146,7 @@ def main_tables(facts: Facts) -> list[Table]:
                 "95 % t-interval (without one where all seeds are equal). "
                 f"20 % tail: the mean of the {tail_size(classes)} weakest of {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
                 ["Base", "Method"],
-                list(METRICS.values()),
+                columns,
                 rows,
             )
         )
@@ -188,7 +208,7 @@ def price_table(facts: Facts) -> Table | None:
     return Table(
         "frontier-price",
         "The price of each method",
-        f"Under attack, best-average checkpoint, means over the seeds, against the base of each row ({listed(bases)}): losses in points; recall and precision, in percent, of the "
+        f"Under attack, best-average checkpoint, means over the seeds{' that both have' if uneven(facts) else ''}, against the base of each row ({listed(bases)}): losses in points; recall and precision, in percent, of the "
         "class that the base is weakest in; false alarms: how many images of other classes are taken for it. Descriptive.",
         ["Base", "Method"],
         PRICE_COLUMNS,
@@ -231,7 +251,7 @@ def declared_table(facts: Facts) -> Table:
     seen = f"{facts['seen']} " if facts["seen"] else ""
     return Table(
         "frontier-declared", "The declared comparisons", "Declared before any run of the table's seeds: two-sided, best-average checkpoint, paired by seed; "
-        f"Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS}", ["Comparison"],
+        f"Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS} {FAILING_SEEDS}", ["Comparison"],
         ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
     )  # fmt: skip
 
@@ -316,21 +336,8 @@ def verdicts(facts: Facts) -> list[str]:
 
 def findings(facts: Facts) -> list[str]:
     """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared and shown."""
-    lines = verdicts(facts)
-    ranked = sorted(facts["rows"], key=lambda row: -row["rules"][RULE]["robust"]["worst"]["mean"])
-    best, places = ranked[0], [row["name"] for row in ranked]
-    average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
-    lines.append(
-        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best worst class is {best['title']}'s, "
-        f"{interval_text(best['rules'][RULE]['robust']['worst'])} %; the best average {average['title']}'s, "
-        f"{interval_text(average['rules'][RULE]['robust']['average'])} %."
-    )
-    if CFOL in places:
-        lines.append(
-            f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
-        )
-    lines += [*_by_other_rules(facts), *_with_offsets(facts)]
-    lines += _prices(facts, [CFOL, facts["rival"], best["name"]])
+    lines = [*verdicts(facts), *_places(facts), *_by_other_rules(facts), *_with_offsets(facts)]
+    lines += _prices(facts, [CFOL, facts["rival"], _ranked(facts)[0]["name"]])
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
         of = f"the {facts['settings_from']} scale's" if facts["settings_from"] else "the search's"
         on = "" if rival["base"] == "AT" else f"; it is built on {rival['base']}, ERM-AT and CFOL-AT are not"
@@ -339,16 +346,45 @@ def findings(facts: Facts) -> list[str]:
 
 
 def caveats(facts: Facts) -> list[str]:
-    """What a reader of CFOL's gain has to know with it: what needs no training at all, the price, and what the setting can show."""
-    return [*_with_offsets(facts), *_prices(facts, [CFOL]), *_too_hard(facts)]
+    """What a reader of CFOL's gain has to know with it: who is better, what needs no training at all, the price, what the setting can show."""
+    return [*_places(facts), *_with_offsets(facts), *_prices(facts, [CFOL]), *_too_hard(facts)]
+
+
+def _ranked(facts: Facts) -> list[Mapping[str, Any]]:
+    """The rows, the best worst class first."""
+    return sorted(facts["rows"], key=lambda row: -row["rules"][RULE]["robust"]["worst"]["mean"])
+
+
+def _places(facts: Facts) -> list[str]:
+    """Whose worst class and average are the best, and where CFOL stands."""
+    ranked = _ranked(facts)
+    best, places = ranked[0], [row["name"] for row in ranked]
+    average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
+    lines = [
+        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best worst class is {best['title']}'s, "
+        f"{interval_text(best['rules'][RULE]['robust']['worst'])} %{_over(facts, best)}; the best average {average['title']}'s, "
+        f"{interval_text(average['rules'][RULE]['robust']['average'])} %{_over(facts, average)}."
+    ]
+    if CFOL in places:
+        lines.append(
+            f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
+        )
+    return lines
 
 
 def _prices(facts: Facts, names: Sequence[str | None]) -> list[str]:
-    found = [row for name in dict.fromkeys(names) if (row := row_of(facts, name)) and "price" in row]
-    return [
-        f"The price of {row['title']} against {_base_of(facts, row)['title']}, descriptively: {price_sentence(row['price'])}"
-        for row in found
-    ]
+    lines = []
+    for name in dict.fromkeys(names):
+        if not (row := row_of(facts, name)) or "price" not in row:
+            continue
+        base = _base_of(facts, row)
+        both = sorted(set(row["seeds"]) & set(base["seeds"]))
+        # A row may have more seeds than its base, and then other figures in the tables.
+        over = f" over the {counted(len(both), 'seed')} that both have" if both != row["seeds"] else ""
+        lines.append(
+            f"The price of {row['title']} against {base['title']}{over}, descriptively: {price_sentence(row['price'])}"
+        )
+    return lines
 
 
 def _too_hard(facts: Facts) -> list[str]:
@@ -370,7 +406,7 @@ def _by_other_rules(facts: Facts) -> list[str]:
         if rows:
             best = max(rows, key=lambda row: row["rules"][rule]["robust"]["worst"]["mean"])
             worst = interval_text(best["rules"][rule]["robust"]["worst"])
-            found.append(f"{words}, {best['title']}'s, {worst} %")
+            found.append(f"{words}, {best['title']}'s, {worst} %{_over(facts, best)}")
     said = "Descriptively, the best worst class by other rules for the checkpoint"
     return [f"{said}: {'; '.join(found)}."] if found else []
 
@@ -423,9 +459,24 @@ def markdown(facts: Facts) -> str:
     return f"# {facts['title']}\n\n{markdown_body(facts)}"
 
 
+def which_rows(facts: Facts) -> str:
+    """How the rows of a scale that has not all of them were picked: by what another scale knew before."""
+    if not uneven(facts):
+        return ""
+    most = max(len(row["seeds"]) for row in facts["rows"])
+    full = [row["title"] for row in facts["rows"] if len(row["seeds"]) == most]
+    others = [row for row in facts["rows"] if len(row["seeds"]) < most]
+    fewest = min(len(row["seeds"]) for row in others)
+    return (
+        f" Not every row of the {facts['settings_from']} scale is trained here: {listed(full)} have {counted(most, 'seed')}, "
+        f"{listed([row['title'] for row in others])} {counted(fewest, 'seed')}; these are the others that AutoAttack tests, and then the best "
+        f"rivals by the {facts['settings_from']} scale's hold-out."
+    )
+
+
 def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     parts = [
-        f"{facts['setting'][0].upper()}{facts['setting'][1:]}.",
+        f"{facts['setting'][0].upper()}{facts['setting'][1:]}.{which_rows(facts)}",
         "\n".join(f"- {line}" for line in findings(facts)),
     ]
     parts.append(f"![The average against the worst class, under attack]({figure})")
@@ -434,9 +485,17 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     commands = [f"- {row['title']}: `{row['command']}`" for row in facts["rows"]]
     repeat = "One run of a row is one command (its first seed here; `--seed`, with a folder of its own, gives the others, `cfol-fast offsets` the class offsets):"
     parts += [repeat, "\n".join(commands)]
+    if facts["dataset"] == "folder":
+        parts.append(
+            "DATA is a folder with the same image files, train/<class> and test/<class>: a run is known by their digest, `data.content`, and other "
+            "files are refused. With another copy, or with the official files (`--dataset cifar10`), leave `data.content` out, or give the whole "
+            f"table its folder, `{facts['command']}`: the comparison is the same, the pixels and the normalisation are a little different, and so is "
+            "every figure."
+        )
     common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
     versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
-    times = ", ".join(f"{name} {factor:g}" for name, factor in facts["eta_times"].items())
+    titles = [row["title"] for row in facts["rows"]]
+    times = ", ".join(f"{name} {factor:g}" for name, factor in facts["eta_times"].items() if name in titles)
     scaled = f" Step sizes are so many times those listed: {times}." if times else ""
     parts.append(
         f"Every run: {common}.{scaled} Made by `{facts['command']}`: {sum(len(row['runs']) for row in facts['rows'])} runs in the table, "
