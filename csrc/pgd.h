@@ -45,9 +45,9 @@ CFOL_HD float value_for(PerExample p, int64_t example, bool* bad) {
 
 CFOL_HD float start_linf(float x, float u, float eps) { return clamp_to(x + (2.0f * u - 1.0f) * eps, 0.0f, 1.0f); }
 
-CFOL_HD float step_linf(float adv, float x, float grad, float step, float eps) {
+CFOL_HD float step_linf(float adv, float x, float grad, float step, float eps, float low = 0.0f, float high = 1.0f) {
   const float move = grad > 0.0f ? step : (grad < 0.0f ? -step : 0.0f);
-  return clamp_to(clamp_to(adv + move, x - eps, x + eps), 0.0f, 1.0f);
+  return clamp_to(clamp_to(adv + move, x - eps, x + eps), low, high);
 }
 
 // Two standard normal numbers (Box-Muller); the uniform number is kept away from 0, where the logarithm is infinite.

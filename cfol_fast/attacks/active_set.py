@@ -29,8 +29,12 @@ class Outcome(NamedTuple):
     predicted: Tensor
 
 
-def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcome:
-    """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed."""
+def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_last: bool = True) -> Outcome:
+    """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed.
+
+    judge_last: whether the very last iterate is looked at, too. Whoever asks the model about x_adv, which is the same in both cases,
+    saves that pass; `fooled` and `predicted` are then those of the iterates before.
+    """
     attack.check(x, y)
     eps, step = attack.radii()
     # Tensors made under inference_mode cannot carry gradients, so it is switched off here.
@@ -59,7 +63,7 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
                 result[changed], predicted[changed], fooled[changed] = adv[new], guess[new], True
             return (~wrong).nonzero().squeeze(1)
 
-        for _ in range(attack.restarts):
+        for restart in range(attack.restarts):
             # Noise is drawn for the whole batch, so that an example's start does not depend on which others are fooled.
             start = attack.start(clean, eps)
             rows = (~fooled).nonzero().squeeze(1)
@@ -74,9 +78,11 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor) -> Outcom
                     kept, rows = _padded(left, len(x)), rows[left]
                     padded, adv, images, grad = padded[kept], *(_take(t, kept) for t in (adv, images, grad))
                 attack.ascend_(adv, images, grad, _each(eps, padded), _each(step, padded))
-            if len(rows):
+            if len(rows) and (judge_last or restart + 1 < attack.restarts):
                 left = record(rows, adv, logits_of(net, adv).float())
                 result[rows[left]] = _take(adv, left)
+            elif len(rows):
+                result[rows] = adv[: len(rows)]
     return Outcome(result.to(x.dtype), fooled, predicted)
 
 

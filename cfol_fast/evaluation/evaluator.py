@@ -167,10 +167,12 @@ class _Predictions:
         for attack_number, one in batched.items():
             if active_set and isinstance(one, attack_kinds.PGD):
                 right = clean == y
-                outcome, alive = attack_survivors(one, x, y, right), right.nonzero().squeeze(1)
+                # The model itself is asked about the last iterate.
+                found = attack_survivors(one, x, y, right, judge_last=False)
+                alive = right.nonzero().squeeze(1)
                 guess = clean.clone()
                 if len(alive):
-                    guess[alive] = self._predict(outcome.x_adv[alive], number)
+                    guess[alive] = self._predict(found.x_adv[alive], number)
             else:
                 with states.of_others(one, number, x.device):
                     x_adv = attack_images(one, self.model, x, y)

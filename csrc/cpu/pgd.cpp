@@ -6,9 +6,12 @@ namespace cfol::cpu {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements a thread takes at least
+// What pixels lie between, read at run time: of constants GCC makes compares and blends instead of a minimum and a maximum.
+const volatile float kPixels[2] = {0.0f, 1.0f};
 
 CFOL_SIMD(void, step_span, (float* adv, const float* x, const float* grad, int64_t n, float step, float eps)) {
-  for (int64_t i = 0; i < n; ++i) adv[i] = step_linf(adv[i], x[i], grad[i], step, eps);
+  const float low = kPixels[0], high = kPixels[1];
+  for (int64_t i = 0; i < n; ++i) adv[i] = step_linf(adv[i], x[i], grad[i], step, eps, low, high);
 }
 
 // Calls body(example, begin, end) for the pieces of [begin, end) that belong to one example.

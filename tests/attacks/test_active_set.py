@@ -66,6 +66,25 @@ def test_restarts_go_to_the_survivors_only(trained: Trained) -> None:
     assert torch.equal(three.x_adv[one.fooled], one.x_adv[one.fooled])
 
 
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_who_asks_the_model_about_the_images_saves_the_last_look_and_gets_the_same_images(
+    trained: Trained, restarts: int
+) -> None:
+    model, x, y = trained
+    passes: list[int] = []
+    model.linear.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
+    found = []
+    for judge_last in (True, False):
+        attack = PGD(model, EPS, steps=4, seed=1, restarts=restarts)
+        found.append((attack_survivors(attack, x, y, everyone(y), judge_last), len(passes)))
+        passes.clear()
+    (judged, all_passes), (unjudged, fewer) = found
+    assert torch.equal(judged.x_adv, unjudged.x_adv)
+    assert fewer == all_passes - 1
+    with torch.no_grad():
+        assert torch.equal(model(unjudged.x_adv).argmax(1) != y, judged.fooled)
+
+
 def test_each_example_stays_in_its_own_ball(trained: Trained) -> None:
     model, x, y = trained
     eps = torch.linspace(0, 2 * EPS, len(y))
