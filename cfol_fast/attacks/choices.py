@@ -14,9 +14,9 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,6 +39,7 @@ FAR_BEHIND, HOPELESS = 2.0, (1.25, 1.1, 1.0)
 CLEARLY = 0.97
 # Seconds that one process spends on races; what is left over is raced by the next one.
 BUDGET = 3.0
+T = TypeVar("T")
 
 
 def seconds() -> float:
@@ -209,6 +210,23 @@ class Choices:
                 f"{SETTING} must be race, fixed or a file of choices (cfol-fast doctor names this machine's); "
                 f"{self.setting!r} is none: {error}"
             ) from None
+
+
+class Deciding:
+    """A layer for the time of one attack: to ask for its ways once is enough."""
+
+    __slots__ = ("_decided",)
+
+    def __init__(self) -> None:
+        self._decided: dict[Hashable, Any] = {}
+
+    def decided(self, case: Hashable, decide: Callable[[], T]) -> T:
+        """What was decided in this case, or is now."""
+        key = choices(), case
+        found = self._decided.get(key)
+        if found is None:
+            found = self._decided[key] = decide()
+        return found  # type: ignore[no-any-return]
 
 
 def read(file: Path, of: Mapping[str, Any]) -> dict[str, str]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from torch._subclasses import FakeTensor
 
 from cfol_fast import ops
 from cfol_fast.attacks import cudnn
-from cfol_fast.attacks.choices import choices
+from cfol_fast.attacks.choices import Deciding, choices
 from cfol_fast.machine import cpu_bfloat16
 
 # Without a race: below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for
@@ -51,19 +50,17 @@ FORWARD = {
     )
 }
 OWN = "own"
-T = TypeVar("T")
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 
 
-class FrozenConvolution:
+class FrozenConvolution(Deciding):
     """The weights of one convolution for the time of one attack.
 
     own_gradient: the gradient of the output has no other user, so it may be masked in place.
     """
 
     __slots__ = (
-        "_decided",
         "_described",
         "_formats",
         "_packed",
@@ -88,21 +85,13 @@ class FrozenConvolution:
         relu: bool,
         own_gradient: bool,
     ) -> None:
+        super().__init__()
         self.weight, self.bias = weight, bias
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         self.relu, self.own_gradient = relu, own_gradient
         self._formats: dict[torch.memory_format, Tensor] = {}
         self._packed: dict[torch.Size, Tensor] = {}
         self._described: dict[torch.Size, tuple[str, int]] = {}
-        self._decided: dict[Hashable, Any] = {}
-
-    def decided(self, case: Hashable, decide: Callable[[], T]) -> T:
-        """What was decided in this case, or is now: to ask once in an attack is enough."""
-        key = choices(), case
-        found = self._decided.get(key)
-        if found is None:
-            found = self._decided[key] = decide()
-        return found  # type: ignore[no-any-return]
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
         if memory_format not in self._formats:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cfol_fast.attacks.choices import Choices, using
 from cfol_fast.attacks.frozen import frozen
 from cfol_fast.attacks.linear import FrozenLinear, flat_linear
 from cfol_fast.attacks.tracing import plan_for
@@ -78,6 +79,65 @@ def test_maps_of_any_size_and_layout(size, images):
         torch.testing.assert_close(flat_linear(x, FrozenLinear(layer)), layer(x.flatten(1)).detach())
     vectors = x.flatten(1)
     torch.testing.assert_close(flat_linear(vectors, FrozenLinear(layer)), layer(vectors).detach())
+
+
+class Slow(Choices):
+    """A race that the named way wins; asked: what raced."""
+
+    def __init__(self, winner: str) -> None:
+        super().__init__()
+        self.winner, self.asked = winner, list[str]()
+
+    def choose(self, layer, names, run, others=()):
+        self.asked.append(layer)
+        for name in names:
+            run(name)
+        return self.winner
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix products of each library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._opname in ("addmm", "mm", "_linear_pointwise"):
+            self.seen.append(func._opname)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("way", "ops"), [("torch", ["addmm", "mm"]), ("onednn", ["_linear_pointwise"] * 2)])
+def test_both_ways_give_the_same_and_the_one_that_won_is_taken(way, ops):
+    torch.manual_seed(0)
+    layer, up = nn.Linear(4 * 5 * 6, 7), torch.randn(5, 7)
+    x = torch.rand(5, 4, 5, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    expected = layer(x.flatten(1))
+    held, chosen = FrozenLinear(layer), Slow(way)
+    with using(chosen):
+        for _ in range(2):
+            with Products() as products:
+                y = flat_linear(x, held)
+                (gradient,) = torch.autograd.grad(y, x, up)
+            torch.testing.assert_close(y, expected)
+            torch.testing.assert_close(gradient, torch.autograd.grad(expected, x, up, retain_graph=True)[0])
+    # The second time nothing races any more.
+    assert products.seen == ops
+    threads = torch.get_num_threads()
+    assert chosen.asked == [
+        f"linear, 4 x 120 -> 7, float32, threads {threads}",
+        f"linear backward, 4 x 7 -> 120, float32, threads {threads}",
+    ]
+
+
+def test_in_another_precision_nothing_races():
+    layer, chosen = nn.Linear(12, 3), Slow("onednn")
+    with using(chosen):
+        flat_linear(torch.rand(2, 12).double(), FrozenLinear(nn.Linear(12, 3).double()))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert flat_linear(torch.rand(2, 12), FrozenLinear(layer)).dtype == torch.bfloat16
+    assert chosen.asked == []
 
 
 def test_the_weights_of_every_attack_are_those_of_the_model_then():
