@@ -8,7 +8,7 @@ from benchmarks.machine import cpu_model
 from benchmarks.pgd import FORMATS, InBfloat16, question
 from benchmarks.rows import AT_LEAST, Row, faster, main, not_asked
 from benchmarks.settings import limits
-from benchmarks.steps import DEMO, RESNET, OurStep, UsualStep, tiny_of
+from benchmarks.steps import DEMO, RESNET, OurStep, Problem, UsualStep, tiny_of
 from benchmarks.timing import Call, interleaved, winner
 from cfol_fast.cpu_features import cpu_flags
 from cfol_fast.machine import bfloat16_trouble
@@ -46,13 +46,19 @@ def measure(tiny: bool) -> list[Row]:
     return [*rows, step(tiny)]
 
 
-def step(tiny: bool) -> Row:
-    problem = tiny_of(RESNET) if tiny else RESNET
+def usual_step(problem: Problem) -> tuple[str, UsualStep]:
+    """The usual step under autocast, in the layout that wins."""
     ways = {layout: UsualStep(problem) for layout in FORMATS}
     for layout, way in ways.items():
         way.use(InBfloat16(problem.model()), FORMATS[layout])
     best = winner(ways)
-    calls: dict[str, Call] = {"ours": OurStep(problem, precision="bfloat16"), "usual": ways[best]}
+    return best, ways[best]
+
+
+def step(tiny: bool) -> Row:
+    problem = tiny_of(RESNET) if tiny else RESNET
+    best, usual = usual_step(problem)
+    calls: dict[str, Call] = {"ours": OurStep(problem, precision="bfloat16"), "usual": usual}
     timings = interleaved(calls, 2 if tiny else 5)
     name = f"{STEP}, batch {problem.batch}"
     return faster(name, USUAL, timings["ours"], timings["usual"], TARGET, f"theirs {best}")

@@ -1,17 +1,21 @@
 """The share of the machine's peak that a whole CFOL-AT step reaches: its operations per second against those of a large sgemm.
 
 Counted are the multiplications and additions of the convolutions and matrix products in all of its passes: those of the attack's
-steps (forward, gradient of the input) and of the training pass (forward, gradients of the weights and of the inputs between). The
-step's time is that of everything it does. The sgemm is the faster of torch's (MKL's, which leaves AVX-512 alone on processors that are
-not Intel's) and oneDNN's. All are measured in the same run.
+steps (forward, gradient of the input) and of the training pass (forward, gradients of the weights and of the inputs between). What a
+convolution's kernel has beyond the edge of the image, on the padding, is not counted: nothing needs to be computed there. The step's
+time is that of everything it does. The sgemm is the faster of torch's (MKL's, which leaves AVX-512 alone on processors that are not
+Intel's) and oneDNN's. All are measured in the same run.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -32,15 +36,42 @@ NETWORKS: tuple[tuple[str, Problem, bool], ...] = (
 
 
 class Operations(TorchDispatchMode):
-    """Counts as torch's FlopCounterMode, which cannot follow `torch.autograd.grad`."""
+    """Counts as torch's FlopCounterMode, which cannot follow `torch.autograd.grad` and counts the padding of convolutions."""
 
     total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.overloadpacket in flop_registry:
+        if func.overloadpacket is torch.ops.aten.convolution:
+            x, weight, _, *geometry, transposed, _, _ = args
+            assert not transposed
+            self.total += of_convolution(x, weight, out, *geometry)
+        elif func.overloadpacket is torch.ops.aten.convolution_backward:
+            grad, x, weight, _, *geometry, transposed, _, _, wanted = args
+            assert not transposed
+            # The gradients of the input and of the weights need each product once, too.
+            self.total += sum(wanted[:2]) * of_convolution(x, weight, grad, *geometry)
+        elif func.overloadpacket in flop_registry:
             self.total += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
         return out
+
+
+def of_convolution(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> int:
+    """The multiplications and additions of a convolution, without those by the padding's zeros."""
+    inside = (
+        sum(0 <= place * s - p + tap * d < size for place in range(places) for tap in range(taps))
+        for size, taps, places, s, p, d in zip(
+            x.shape[2:], weight.shape[2:], out.shape[2:], stride, padding, dilation, strict=True
+        )
+    )
+    return 2 * len(x) * weight.shape[0] * weight.shape[1] * math.prod(inside)
 
 
 def operations(problem: Problem) -> int:
@@ -76,7 +107,7 @@ def question(name: str, problem: Problem, has_target: bool, tiny: bool) -> Row:
     rate = 2 * side**3 / sgemm.best
     needed, busy = work / rate, 2 * side**3 / sgemm.cpu_best
     note = (
-        f"{work / 1e9:,.4g} GFLOP in {problem.steps} x (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f} "
+        f"{work / 1e9:,.4g} GFLOP, none on padding, in {problem.steps} x (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f} "
         f"GFLOP/s, the step {work / step.best / 1e9:,.0f}; CPU {work / step.cpu_best / busy:.2f}x, {repetitions} repetitions"
     )
     return Row(

@@ -16,7 +16,7 @@ import torch.multiprocessing as multiprocessing
 
 from benchmarks.rows import Row, at_most, main, seconds
 from benchmarks.scaling import exponent
-from benchmarks.steps import RESNET, OurStep, Problem, tiny_of
+from benchmarks.steps import DEMO, RESNET, OurStep, Problem, tiny_of
 from benchmarks.timing import interleaved
 from cfol_fast import ClassSampler, ExampleSampler
 from cfol_fast.ranks import Ranks
@@ -26,7 +26,8 @@ PROCESSES = 2
 SLOWER = 1.1
 # The share of what is sent, and of a step's time, that the bandit may take.
 SHARE = 0.005
-EACH = 128
+# What each rank draws: the batch of the step that the draw is compared with.
+EACH = DEMO.batch
 SAMPLERS: dict[str, Callable[..., Any]] = {
     "class bandit, k = 10": lambda **place: ClassSampler(torch.arange(50_000) % 10, **place),
     "class bandit, k = 1,000": lambda **place: ClassSampler(torch.arange(50_000) % 1000, **place),
@@ -172,28 +173,35 @@ def steps_and_share(problem: Problem, tiny: bool) -> list[Row]:
 
 
 def draws(tiny: bool) -> list[Row]:
-    """One process computes what each rank computes: the draw of all ranks, of which it takes its slots."""
+    """One process computes what each rank computes: the draw of all ranks, of which it takes its slots.
+
+    The draw grows with the ranks and a rank's network does not. What counts is therefore its share of a rank's step, here the shortest
+    step of the table.
+    """
     sizes = (1, 2) if tiny else (1, 2, 4, 8)
+    problem = tiny_of(DEMO) if tiny else DEMO
 
     def drawing(make: Callable[..., Any], size: int) -> Callable[[], object]:
         sampler = make(rank=size - 1, world_size=size)
         return lambda: sampler.draw(EACH)
 
     calls = {(name, size): drawing(make, size) for name, make in SAMPLERS.items() for size in sizes}
+    calls["step", 1] = OurStep(problem)
     timings = interleaved(calls, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)
-    rows = []
+    rows, step = [], timings["step", 1].best
     for name in SAMPLERS:
         best = {size: timings[name, size].best for size in sizes}
         note = ", ".join(f"{size}: {seconds(best[size])}" for size in sizes)
         rows.append(
             at_most(
                 f"draw of {EACH} for each of {sizes[-1]} ranks, {name}",
-                "the draw of one rank alone",
-                best[sizes[-1]] / best[1],
-                sizes[-1],
-                f"exponent {exponent(sizes, list(best.values())):.2f}; what one rank computes, by the number of ranks: {note}",
+                f"a rank's whole step, demo network, batch {problem.batch}, which does not grow with ranks",
+                best[sizes[-1]] / step,
+                SHARE,
+                f"{best[sizes[-1]] / best[1]:.2f}x the draw of one rank alone, exponent {exponent(sizes, list(best.values())):.2f}; what one rank "
+                f"computes, by the number of ranks: {note}",
                 best[sizes[-1]],
-                best[1],
+                step,
             )
         )
     return rows

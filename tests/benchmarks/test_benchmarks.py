@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import quick, readme, step_profile, stream_memory
+from benchmarks import quick, readme, startup, step_profile, stream_memory
 from benchmarks.__main__ import QUESTIONS, document
 from benchmarks.machine import RESULTS, instructions
 from benchmarks.rows import at_most, faster, markdown
@@ -73,6 +73,12 @@ def test_the_profile_sorts_the_whole_step_into_groups():
     assert "| our ops: input gradient of the first layer |" in text
     shares = [float(line.split("|")[5].strip(" %")) for line in text.splitlines() if line.count("%") == 2]
     assert sum(shares) == pytest.approx(100, abs=1)
+
+
+def test_neither_side_of_the_first_step_takes_torch_down(tmp_path):
+    told = "import atexit; atexit.register(print, 'the end of Python')"
+    assert startup.run("-c", told + startup.READ_DATA, startup.IMAGES) == ""
+    assert startup.run("-c", told + startup.TRAIN, str(tmp_path / "run")) == ""
 
 
 def test_a_question_of_its_own_writes_its_rows_where_it_is_told(tmp_path):

@@ -2,17 +2,21 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from benchmarks import bfloat16, gpu
+from benchmarks import bfloat16, gpu, ranks, step_profile
+from benchmarks.active_set import STEPS, account, image_passes
 from benchmarks.autoattack import difference
 from benchmarks.bfloat16 import measure, why_not
 from benchmarks.limit import layers_of, ways
-from benchmarks.peak import operations
+from benchmarks.peak import Operations, operations
 from benchmarks.pgd import FORMATS
 from benchmarks.scaling import exponent
 from benchmarks.steps import DEMO, RESNET, Problem, UsualStep, tiny_of
 from benchmarks.timing import Timing, winner
 from benchmarks.week import Tenth, compared
+from cfol_fast import evaluate
 
 
 def test_an_exponent_is_the_slope_of_the_logarithms():
@@ -27,8 +31,29 @@ def test_the_operations_of_a_step_are_those_of_all_its_passes():
         operations(Problem("demo-cnn", batch=2, steps=2)),
     )
     forward = (two - none) / (2 * 2)
-    first_layer = 2 * 2 * 16 * 3 * 9 * 32 * 32
+    # In each direction 32 places for 3 taps, of which two lie on the padding.
+    first_layer = 2 * 2 * 16 * 3 * (3 * 32 - 2) ** 2
     assert none == 3 * forward - first_layer
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "stride", "padding", "dilation", "groups"),
+    [
+        ((4, 4), (5, 3, 3, 3), 1, 1, 1, 1),
+        ((9, 6), (6, 1, 3, 2), (2, 1), (1, 0), 1, 3),
+        ((7, 8), (2, 3, 3, 5), 3, (2, 4), (2, 1), 1),
+        ((5, 5), (2, 3, 1, 1), 2, 0, 1, 1),
+    ],
+)
+def test_taps_on_the_padding_are_no_operations(size, weight, stride, padding, dilation, groups):
+    """Of ones, a convolution adds up one for each product that is not with the padding."""
+    x, ones = torch.ones(2, 3, *size), torch.ones(weight)
+    products = F.conv2d(x, ones, None, stride, padding, dilation, groups).sum()
+    with Operations() as forward:
+        y = F.conv2d(x.requires_grad_(), ones.requires_grad_(), None, stride, padding, dilation, groups)
+    with Operations() as backward:
+        y.sum().backward()
+    assert (forward.total, backward.total) == (2 * products, 4 * products)
 
 
 def test_the_layers_of_resnet18_are_counted_by_shape():
@@ -71,6 +96,51 @@ def test_a_processor_without_bfloat16_is_told_why(monkeypatch):
     rows = measure(False)
     assert rows
     assert all(row.ratio is None and row.note == why_not() for row in rows)
+
+
+@pytest.mark.parametrize("why", [None, "it has none"])
+def test_the_profile_is_of_the_networks_whose_rows_it_explains(why, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        step_profile, "table", lambda problem, _, *precision: str(asked.append((problem, *precision)))
+    )
+    monkeypatch.setattr(step_profile, "why_not", lambda: why)
+    assert ("it has none" in step_profile.profiles(False)) == (why is not None)
+    assert set(asked) == {(RESNET,), (DEMO,)} | ({(RESNET, "bfloat16")} if why is None else set())
+
+
+def test_oneDNNs_product_is_no_convolution():
+    assert step_profile.group_of("mkldnn::_linear_pointwise") == "matrix products"
+    assert step_profile.group_of("mkldnn::_convolution_pointwise") == "convolutions, forward"
+
+
+def test_the_passes_of_an_evaluation_are_counted_by_the_image():
+    """Two of four images are right from the start, and stay so; the model is asked about the clean and about the last images."""
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(4, 1, 2, 2)
+    nn.init.zeros_(model[1].weight)
+    model[1].bias.data = torch.tensor([1.0, 0.0])
+    labels, attack = torch.tensor([0, 0, 1, 1]), {"eps": 0.1, "steps": STEPS}
+    active, everything = (
+        image_passes(
+            model, lambda chosen=chosen: evaluate(model, x, labels, attack=attack, active_set=chosen)
+        )
+        for chosen in (True, False)
+    )
+    assert everything == (4 * STEPS, 4 + 4)
+    assert active == (2 * STEPS, 4 + 2)
+    assert account((10, 5), (20, 10)).endswith("at 2.00x")
+
+
+@pytest.mark.parametrize(("share", "reached"), [(0.004, True), (0.006, False)])
+def test_a_draw_that_takes_more_than_its_share_of_a_step_is_seen(share, reached, monkeypatch):
+    """However slowly it grows with ranks."""
+
+    def interleaved(calls, *repetitions, **options):
+        return {(name, size): Timing([1.0 if name == "step" else share]) for name, size in calls}
+
+    monkeypatch.setattr(ranks, "OurStep", lambda problem: None)
+    monkeypatch.setattr(ranks, "interleaved", interleaved)
+    assert {row.reached for row in ranks.draws(True)} == {reached}
 
 
 def test_the_winner_of_a_race_has_the_least_time(monkeypatch):
