@@ -10,7 +10,7 @@ from cfol_fast.commands import train
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions, planning
 from cfol_fast.recipes.collection import collect, read_frontiers
-from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, text, writing
+from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, sentences, text, writing
 from cfol_fast.recipes.index import text as index_text
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.accuracy import Accuracy
@@ -141,8 +141,8 @@ def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
     first = found["declared"][0]
     assert first["interval"][0] > 0
     assert first["probability"] < 0.05 < first["adjusted"]
-    assert f"; 5 seeds, p {first['adjusted']:.2g} after Holm)." in text.verdicts(found)[0]
-    assert ": not shown (" in text.verdicts(found)[0]
+    assert f"; 5 seeds, p {first['adjusted']:.2g} after Holm)." in sentences.verdicts(found)[0]
+    assert ": not shown (" in sentences.verdicts(found)[0]
 
 
 def test_one_seed_shows_nothing(tmp_path):
@@ -221,7 +221,7 @@ def test_the_price_names_who_loses_and_the_false_alarms(made):
 
 
 def test_the_words_state_verdicts_price_and_place(made):
-    lines = " ".join(text.findings(made[1]))
+    lines = " ".join(sentences.findings(made[1]))
     assert (
         "CFOL-AT above ERM-AT, robust worst class: shown (+31.0 points, 95 % interval of it alone +" in lines
     )
@@ -232,7 +232,7 @@ def test_the_words_state_verdicts_price_and_place(made):
 
 def test_an_erm_under_five_percent_is_called_too_hard(tmp_path):
     weak = fake_frontier.make(tmp_path, {"erm": [1, 2], "cfol": [3, 9]}, OTHERS)
-    assert "too hard for a fine comparison" in " ".join(text.findings(weak))
+    assert "too hard for a fine comparison" in " ".join(sentences.findings(weak))
 
 
 def test_the_page_has_every_table_and_says_what_is_descriptive(made):
@@ -259,7 +259,7 @@ def test_whatever_compares_and_was_not_declared_calls_itself_descriptive(made):
     ]
     assert len(compares) == 6
     assert all("Descriptive" in table.caption for table in compares)
-    said = [line for line in text.findings(made[1]) if line not in text.verdicts(made[1])]
+    said = [line for line in sentences.findings(made[1]) if line not in sentences.verdicts(made[1])]
     states = ("escriptive", "chosen on", "begins to act")
     assert [line for line in said if not any(word in line for word in states)] == []
     assert "Descriptive" in drawing.figure(made[1]).caption
@@ -292,8 +292,8 @@ def test_settings_of_another_scale_are_said_to_be_its(made):
     assert text.search_table(made[1]).caption.startswith("On the hold-out of seed 1000")
     carried = {**made[1], "settings_from": "mini"}
     assert text.search_table(carried).caption.startswith("At the mini scale, on the hold-out")
-    assert "chosen on the search's hold-out, is DAFA-AT" in " ".join(text.findings(made[1]))
-    assert "chosen on the mini scale's hold-out, is DAFA-AT" in " ".join(text.findings(carried))
+    assert "chosen on the search's hold-out, is DAFA-AT" in " ".join(sentences.findings(made[1]))
+    assert "chosen on the mini scale's hold-out, is DAFA-AT" in " ".join(sentences.findings(carried))
 
 
 def test_the_headline_has_three_rules_and_every_declared_comparison(made):
@@ -302,7 +302,7 @@ def test_the_headline_has_three_rules_and_every_declared_comparison(made):
     assert found.count("| ERM-AT |") == 4
     assert "| best average, with class offsets | ERM-AT |" in found
     assert "Declared before any run with these seeds" in found
-    assert [found.count(sentence) for sentence in text.verdicts(made[1])] == [1, 1, 1]
+    assert [found.count(sentence) for sentence in sentences.verdicts(made[1])] == [1, 1, 1]
     assert "mean over 5 seeds" in found
 
 
@@ -355,7 +355,7 @@ def test_the_rows_that_are_judged_stand_beside_erm_with_class_offsets(made):
     assert found[0]["worst"]["values"] == [0.02, 0, 0.06, -0.02, 0.03]
     assert found[0]["average"]["mean"] == pytest.approx(0.0018)
     assert found[0]["worst"]["interval"][0] < 0 < found[0]["worst"]["interval"][1]
-    lines = text.findings({**made[1], "beside_offsets": found})
+    lines = sentences.findings({**made[1], "beside_offsets": found})
     (said,) = [line for line in lines if "class offsets on ERM-AT" in line]
     assert "CFOL-AT beside it: +1.8 [" in said
     assert "in the worst class, +0.2 [" in said
@@ -372,7 +372,7 @@ def test_without_offsets_nothing_is_said_of_them(made):
 def test_who_is_the_best_by_other_rules_is_said(made):
     changed = json.loads(json.dumps(made[1]))
     changed["rows"][2]["rules"]["last"]["robust"]["worst"].update(mean=0.9, interval=None)
-    (said,) = [line for line in text.findings(changed) if "by other rules" in line]
+    (said,) = [line for line in sentences.findings(changed) if "by other rules" in line]
     assert "chosen by the worst class, DAFA-AT's" in said
     assert "the last epoch, LCVaR-AT's, 90.0 %" in said
 
@@ -382,7 +382,7 @@ def test_a_checkpoint_from_before_the_method_began_is_called_its_base(made):
     dafa, cfol = row(made, "dafa"), row(made, "cfol")
     assert (dafa["begins"], dafa["epochs"]) == (8, [2] * 5)
     assert cfol["begins"] is None
-    (said,) = [line for line in text.findings(made[1]) if "begins to act" in line]
+    (said,) = [line for line in sentences.findings(made[1]) if "begins to act" in line]
     assert said.startswith(
         "DAFA-AT begins to act after epoch 8, and the best-average checkpoint of 5 of 5 seeds"
     )
@@ -390,7 +390,7 @@ def test_a_checkpoint_from_before_the_method_began_is_called_its_base(made):
     later = json.loads(json.dumps(made[1]))
     for entry in later["rows"]:
         entry["epochs"] = [8, 9, 12, 12, 12]
-    (said,) = [line for line in text.findings(later) if "begins to act" in line]
+    (said,) = [line for line in sentences.findings(later) if "begins to act" in line]
     assert "of 1 of 5 seeds" in said
     assert text.budget_table(later).rows[0].cells[4].text == "8, 9, 12, 12, 12"
 
@@ -406,7 +406,7 @@ def test_methods_that_train_with_the_hold_out_are_named_where_they_are_chosen_by
 def test_a_rival_on_another_base_is_said_to_be(tmp_path):
     worst = {"erm": [8, 12], "cfol": [40, 38], "trades": [10, 14], "wat": [30, 28]}
     found = fake_frontier.make(tmp_path, worst, {**OTHERS, "trades": 68, "wat": 66}, {"wat": 0.4})
-    lines = " ".join(text.findings(found))
+    lines = " ".join(sentences.findings(found))
     assert "is WAT; it is built on TRADES, ERM-AT and CFOL-AT are not." in lines
     assert "The price of WAT against TRADES, descriptively:" in lines
     assert "(ERM-AT and TRADES)" in text.price_table(found).caption
@@ -607,13 +607,13 @@ def test_different_numbers_of_seeds_are_said(fewer, made):
         assert table.columns[-1] == "seeds"
         assert [row.cells[-1].text for row in table.rows] == ["5", "5", "3", "5"]
     assert text.main_tables(made[1])[0].columns[-1] != "seeds"
-    lines = " ".join(text.findings(fewer))
+    lines = " ".join(sentences.findings(fewer))
     assert "the best worst class is WAT's, 40.6 ± 16.9 % (5 seeds)" in lines
     # Of the first three seeds, where its row in the tables has five.
     assert "The price of WAT against TRADES over the 3 seeds that both have" in lines
     assert "The price of CFOL-AT against ERM-AT, descriptively" in lines
     assert "over the seeds that both have" in text.price_table(fewer).caption
-    assert " seeds)" not in " ".join(text.findings(made[1])[3:])
+    assert " seeds)" not in " ".join(sentences.findings(made[1])[3:])
 
 
 def test_a_scale_with_some_of_the_rows_says_which_and_why(fewer, made):

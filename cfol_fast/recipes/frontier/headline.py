@@ -15,16 +15,8 @@ from cfol_fast.errors import InputError
 from cfol_fast.recipes.collection import read_frontiers
 from cfol_fast.recipes.frontier.facts import OFFSETS_RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.recipes.frontier.text import (
-    OVER_SEEDS,
-    OWN,
-    RULES,
-    caveats,
-    counted,
-    interval_text,
-    row_of,
-    verdicts,
-)
+from cfol_fast.recipes.frontier.sentences import caveats, counted, interval_text, row_of, verdicts
+from cfol_fast.recipes.frontier.text import OVER_SEEDS, OWN, RULES
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase
 

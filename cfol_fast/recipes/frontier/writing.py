@@ -9,7 +9,7 @@ from typing import Any
 from cfol_fast import atomic
 from cfol_fast.recipes.frontier import drawing, text
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.recipes.frontier.text import listed
+from cfol_fast.recipes.frontier.sentences import listed, row_of, verdicts
 from cfol_fast.reporting import picture_files, write_report
 
 
@@ -19,7 +19,7 @@ def write(facts: Mapping[str, Any], folder: Path, runs: Path) -> None:
     picture_files.write(figure, folder / "frontier.svg", note=figure.caption)
     atomic.write_text(folder / "table.md", text.markdown(facts))
     # With every row the page would hold a hundred drawings; its tables have them all.
-    named = [row for name in (ERM, CFOL, facts["rival"]) if (row := text.row_of(facts, name)) is not None]
+    named = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
     alone = f"The tables that follow have every row; what comes after the plot is on {listed([row['title'] for row in named])} alone."
     shown = [runs / name for row in named for name in row["runs"]]
     write_report(
@@ -29,5 +29,5 @@ def write(facts: Mapping[str, Any], folder: Path, runs: Path) -> None:
         extra=text.tables(facts),
         extra_figures=[figure],
         # What the page would find by itself was not declared.
-        finding=("The declared comparisons of the worst class", " ".join([*text.verdicts(facts), alone])),
+        finding=("The declared comparisons of the worst class", " ".join([*verdicts(facts), alone])),
     )
