@@ -129,15 +129,15 @@ def _choices() -> dict[str, Any]:
 
 
 def _convolutions(chosen: dict[str, Any]) -> str:
-    """How the attack's convolutions are computed here; each layer stands in --json."""
+    """How the attack's layers are computed here; each layer stands in --json."""
     chosen_ways = Counter(way for layer, way in chosen["layers"].items() if not layer.startswith("layout"))
     ways = ", ".join(f"{count} x {way}" for way, count in sorted(chosen_ways.items()))
     ways += "; layer by layer with --json" if ways else ""
     if chosen["setting"] == "fixed":
-        return "the attack's convolutions: the fixed ways, without a race"
+        return "the attack's layers: the fixed ways, without a race"
     if chosen["setting"] == "race":
-        return f"the attack's convolutions: chosen by a race, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
-    return f"the attack's convolutions: pinned by {chosen['file']}, {ways or 'none'}"
+        return f"the attack's layers: chosen by a race, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
+    return f"the attack's layers: pinned by {chosen['file']}, {ways or 'none'}"
 
 
 def _image() -> Any:

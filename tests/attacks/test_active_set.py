@@ -85,6 +85,16 @@ def test_who_asks_the_model_about_the_images_saves_the_last_look_and_gets_the_sa
         assert torch.equal(model(unjudged.x_adv).argmax(1) != y, judged.fooled)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("rows", [[], [4], [0, 3, 5]])
+def test_rows_are_taken_in_the_layout_of_the_whole(channels: int, memory_format, rows: list[int]) -> None:
+    whole = torch.rand(6, channels, 5, 4).contiguous(memory_format=memory_format)
+    taken = active_set._take(whole, torch.tensor(rows, dtype=torch.int64))
+    assert torch.equal(taken, whole[rows])
+    assert taken.is_contiguous(memory_format=memory_format)
+
+
 def test_each_example_stays_in_its_own_ball(trained: Trained) -> None:
     model, x, y = trained
     eps = torch.linspace(0, 2 * EPS, len(y))

@@ -334,7 +334,7 @@ def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
 def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
     status, out, _ = call(capsys, "doctor")
     assert status == 0
-    for part in ("native ops", "this machine", "the attack's convolutions", "optional parts", "torch"):
+    for part in ("native ops", "this machine", "the attack's layers", "optional parts", "torch"):
         assert part in out
     status, out, _ = call(capsys, "doctor", "--json")
     findings = json.loads(out)
