@@ -1,23 +1,19 @@
 """The fair table's numbers, verdicts and words, from runs with accuracies of our choice."""
 
-import argparse
 import json
-import shlex
 
 import pytest
 
-from cfol_fast.commands import train
 from cfol_fast.errors import InputError
-from cfol_fast.recipes import kept_predictions, planning
+from cfol_fast.recipes import kept_predictions
 from cfol_fast.recipes.collection import collect, read_frontiers
 from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, sentences, text, writing
 from cfol_fast.recipes.index import text as index_text
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.intervals import clopper_pearson
-from cfol_fast.runs.price import price
 from tests.recipes import fake_frontier, tiny_frontier
-from tests.recipes.test_results import RESULTS
+from tests.recipes.test_committed_frontier import same_as_the_images
 
 # Whole plans and tables: `make check` leaves them out.
 pytestmark = pytest.mark.slow
@@ -426,63 +422,6 @@ def test_the_plot_names_every_row(made):
         assert f">{name}</text>" in drawn
 
 
-def same_as_the_images(made, tree):
-    """Every figure of the facts again: from what each image was taken for, and the choices from the search's figures."""
-    accuracies = {
-        (entry["name"], rule, kind): {
-            seed: kept_predictions.accuracy(tree, run, rule, kind, made["classes"])
-            for seed, run in zip(entry["seeds"], entry["runs"], strict=True)
-        }
-        for entry in made["rows"]
-        for rule in entry["rules"]
-        for kind in facts.KINDS
-    }
-    for entry in made["rows"]:
-        for rule, kept in entry["rules"].items():
-            of_kind = {kind: accuracies[entry["name"], rule, kind] for kind in facts.KINDS}
-            again = facts.measured(
-                [{kind: of_kind[kind][seed] for kind in facts.KINDS} for seed in entry["seeds"]]
-            )
-            assert json.loads(json.dumps(kept)) == json.loads(json.dumps(again)), (entry["name"], rule)
-    robust = {entry["name"]: accuracies[entry["name"], facts.RULE, "robust"] for entry in made["rows"]}
-    worst = {name: {seed: one.worst for seed, one in of.items()} for name, of in robust.items()}
-    titles = {entry["name"]: entry["title"] for entry in made["rows"]}
-    assert facts.declared(worst, made["rival"], titles) == made["declared"]
-    again = {name: of for name, of in robust.items() if name in ("erm", "cfol", made["rival"])}
-    beside = {
-        name: {
-            seed: {
-                facts.RULE: {"robust": one},
-                "offsets": {"robust": accuracies[name, "offsets", "robust"][seed]},
-            }
-            for seed, one in of.items()
-        }
-        for name, of in again.items()
-    }
-    assert facts.beside_offsets(beside, [name for name in beside if name != "erm"]) == made["beside_offsets"]
-    for entry in made["rows"]:
-        if "price" in entry:
-            base = next(other["name"] for other in made["rows"] if other["base"] == entry["base"])
-            shared = facts.shared_seeds(robust[entry["name"]], robust[base])
-            sides = [[robust[name][seed] for seed in shared] for name in (base, entry["name"])]
-            assert price(*sides) == entry["price"], entry["name"]
-        if "autoattack" in entry:
-            attacked = {
-                kind: kept_predictions.accuracy(tree, entry["runs"][0], "autoattack", kind, made["classes"])
-                for kind in facts.KINDS
-            }
-            again = json.loads(json.dumps(facts.attacked(attacked, entry["seeds"][0])))
-            assert again == json.loads(json.dumps(entry["autoattack"])), entry["name"]
-    search = [{**item, "chosen": None} for item in made["search"]]
-    facts.choose(search)
-    assert search == made["search"]
-    chosen = {item["row"]: item["settings"] for item in search if item["chosen"]}
-    assert all(entry["settings"] == chosen.get(entry["name"], {}) for entry in made["rows"])
-    ranked = facts.rank_rivals(plan.read(), search)
-    assert [(item["name"], item["holdout_worst"]) for item in made["rivals"]] == ranked
-    assert made["rival"] == next((name for name, _ in ranked), None)
-
-
 def test_what_is_kept_has_every_image_and_gives_the_figures_again(made, tmp_path):
     out, found = made
     folder = tmp_path / "reproduction"
@@ -526,64 +465,12 @@ def test_a_figure_that_the_images_do_not_give_is_found(made, tmp_path, change):
         same_as_the_images(altered, kept_predictions.read(tmp_path))
 
 
-def test_the_committed_tables_are_what_the_committed_images_say():
-    for kept in read_frontiers(RESULTS):
-        same_as_the_images(kept, kept_predictions.read(RESULTS / kept["scale"]))
-
-
-def test_the_readmes_headline_has_every_committed_table():
-    page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
-    written = page.partition(headline.BEGIN)[2].partition(headline.END)[0].lstrip("\n")
-    assert written == headline.of_all(read_frontiers(RESULTS)), (
-        "run: python -m cfol_fast.recipes.frontier.headline results README.md"
-    )
-
-
 def test_real_images_come_before_the_embedded_ones(made):
     real = {**made[1], "dataset": "folder", "setting": "photographs"}
     found = headline.of_all([made[1], real])
     assert found.startswith("**Photographs.**\n\nDeclared before any run")
     assert found.index("**Photographs.**") < found.index("**The 8,000 Fashion-MNIST images")
     assert found.count("| ERM-AT |") == 8
-
-
-# The paper's scale needs a GPU.
-CARRIED_OUT = ["mini"]
-
-
-def committed(scale):
-    """The facts that are kept of a scale: all that are carried out must be there."""
-    return next(kept for kept in read_frontiers(RESULTS) if kept["scale"] == scale)
-
-
-@pytest.mark.parametrize("scale", CARRIED_OUT)
-def test_the_committed_tables_are_complete(scale):
-    """Every row with every seed that the file of rows asks for, every rule, and AutoAttack on 100 images a class of the named rows."""
-    kept, table = committed(scale), plan.read()
-    ranking = [item["name"] for item in kept["rivals"]]
-    asked = plan.rows_and_seeds(table, table.scales[scale], ranking, kept["rival"])
-    assert {row["name"]: row["seeds"] for row in kept["rows"]} == asked
-    assert all(set(text.RULES) == set(row["rules"]) for row in kept["rows"])
-    attacked = {row["name"]: row["autoattack"]["images"] for row in kept["rows"] if "autoattack" in row}
-    assert attacked == dict.fromkeys([*table.autoattack, kept["rival"]], 1000)
-
-
-@pytest.mark.parametrize("scale", CARRIED_OUT)
-def test_the_committed_plot_is_drawn_from_the_committed_facts(scale, tmp_path):
-    figure = drawing.figure(committed(scale))
-    picture_files.write(figure, tmp_path / "again.svg", note=figure.caption)
-    assert (RESULTS / scale / "frontier.svg").read_bytes() == (tmp_path / "again.svg").read_bytes()
-
-
-@pytest.mark.parametrize("scale", CARRIED_OUT)
-def test_every_committed_command_trains_the_run_that_is_kept(scale):
-    parser = argparse.ArgumentParser()
-    train.add_arguments(parser)
-    for row in committed(scale)["rows"]:
-        words = shlex.split(row["command"])
-        config = train.read_config(parser.parse_args([*words[2:], "--device", "cpu"]))
-        assert words[-1] == f"runs/{row['runs'][0]}"
-        assert planning.job(config).name == row["runs"][0], row["command"]
 
 
 FEWER = {
