@@ -39,6 +39,8 @@ FAR_BEHIND, HOPELESS = 2.0, (1.25, 1.1, 1.0)
 CLEARLY = 0.97
 # Seconds that one process spends on races; what is left over is raced by the next one.
 BUDGET = 3.0
+# Floating-point operations of a thread in one run of a race: a millisecond or two.
+RACE_WORK = 1.5e8
 T = TypeVar("T")
 
 

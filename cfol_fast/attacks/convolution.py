@@ -21,7 +21,7 @@ from torch._subclasses import FakeTensor
 
 from cfol_fast import ops
 from cfol_fast.attacks import cudnn
-from cfol_fast.attacks.choices import Deciding, choices
+from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 from cfol_fast.machine import cpu_bfloat16
 
 # Without a race: below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for
@@ -31,10 +31,8 @@ FEW_PIXELS = 16
 FEW_CHANNELS = 4
 # Above this many output pixels maps that are in channels_last stay so: to lay them out anew has never paid, on any processor.
 MANY_PIXELS = 64
-# Floating-point operations of a thread in one run of a race: a millisecond or two. More images than that takes do not race.
-RACE_WORK = 1.5e8
-# Unless their output has fewer pixels than this: then what is raced is mostly how the weights are read. With 4 images of 4x4 pixels
-# the way won that takes twice as long for 128 of them; from 16 on the order is that of 128.
+# More images than `RACE_WORK` takes do not race, unless their output has fewer pixels than this: then what is raced is mostly how the
+# weights are read. With 4 images of 4x4 pixels the way won that takes twice as long for 128 of them; from 16 on the order is that of 128.
 RACE_PIXELS = 256
 
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}

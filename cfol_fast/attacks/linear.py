@@ -1,7 +1,7 @@
 """A linear layer after `flatten(1)`: maps stay in the layout they have, and the weights are put into its order once an attack.
 
 `flatten` itself would copy a map in channels_last into the contiguous layout, and its gradient back, at every step. On the CPU torch's
-matrix products race with oneDNN's (`attacks.choices`): with few outputs the second may take half of the time.
+matrix products race with oneDNN's (`attacks.choices`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from cfol_fast.attacks.choices import Deciding, choices
+from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 
 WAYS = ("torch", "onednn")
-# Floating-point operations of a thread in one run of a race, and the images that take part however large the layer is.
-RACE_WORK, RACE_IMAGES = 1.5e8, 32
+# So many images take part in a race however large the layer is.
+RACE_IMAGES = 32
 
 _onednn = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
 
