@@ -19,6 +19,8 @@ STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
       "pgd_step(Tensor(a!) adv, Tensor x, Tensor grad, float step, float eps, Tensor? step_each, Tensor? eps_each, "
       "bool l2, Tensor(b!)? fault) -> ()");
   m.def("input_gradient(Tensor grad, Tensor weight, Tensor? relu, int pad_h, int pad_w) -> Tensor");
+  m.def("winograd(Tensor x, Tensor taps, Tensor? bias, Tensor? relu, bool rectify) -> Tensor");
+  m.def("winograd_taps(Tensor weight, bool gradient) -> Tensor");
   m.def(
       "gather_augment(Tensor images, Tensor? table, Tensor idx, Tensor(a!)? rng, Tensor? parameters, int channels, "
       "int height, int width, int pad, bool crop, bool flip, float brightness, float contrast, float saturation, "

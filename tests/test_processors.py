@@ -30,6 +30,7 @@ FILES = [
     "tests/native/test_augment.py",
     "tests/native/test_input_gradient.py",
     "tests/native/test_pgd.py",
+    "tests/native/test_winograd.py",
     "tests/test_bfloat16.py",
     "tests/training/test_step.py::test_a_bfloat16_step_is_near_the_float32_one",
     "tests/training/test_step.py::test_a_step_changes_every_weight_and_tallies_every_example",
@@ -37,7 +38,7 @@ FILES = [
 # Our own kernels give the same bits with any instructions.
 KERNELS = [
     f"tests/native/test_{name}.py"
-    for name in ("augment", "exp3", "input_gradient", "permutation", "pgd", "sum_tree")
+    for name in ("augment", "exp3", "input_gradient", "permutation", "pgd", "sum_tree", "winograd")
 ]
 # setting -> what torch, or our library, says of itself under it
 PROCESSORS = {

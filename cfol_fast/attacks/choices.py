@@ -28,8 +28,8 @@ from cfol_fast.ranks import Ranks, group_size
 
 # "race", "fixed" (what was fastest on the processor of the first measurements, without a race), or a file of choices.
 SETTING = "CFOL_CHOICES"
-# 2: races with few images had been won by whoever lays out the weights once, wherever they outweigh the images.
-FORMAT = 2
+# 2: races with few images had been won by whoever lays out the weights once, wherever they outweigh the images. 3: Winograd races.
+FORMAT = 3
 # A race has at most so many timed rounds. What is to replace the usual way must lead for some of them, in which nobody may have
 # disturbed the usual way; with slow layers, whose rounds take this many seconds, no more than these.
 ROUNDS, ROUNDS_TO_WIN, SECONDS = 3, 2, 0.03

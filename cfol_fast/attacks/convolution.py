@@ -1,17 +1,18 @@
 """The convolution of a frozen network: constant weights, BatchNorm and bias inside, ReLU attached, input gradients only.
 
 Nearly all of an attack's time is spent here. On the CPU there are several ways to compute a layer: in one memory layout or the other,
-with ReLU applied while the result is in registers or after it, with weights that oneDNN has laid out beforehand, and, for the gradient
-of a first layer, whose few input channels leave oneDNN's vector registers mostly empty, `ops.input_gradient`. Which is fastest differs
-from one processor and one layer to the next, so they race (`attacks.choices`). On a GPU all convolutions are cuDNN's: the CUDA kernel
-of `ops.input_gradient` gives the same gradient and is tested, but nothing here calls it, since whether it is faster than cuDNN has not
-been measured on a GPU.
+with ReLU applied while the result is in registers or after it, with weights that oneDNN has laid out beforehand, and by ops of our own:
+3x3 kernels by `ops.winograd`, with fewer than half of the multiplications, and, for the gradient of a first layer, whose few input
+channels leave oneDNN's vector registers mostly empty, `ops.input_gradient`. Which is fastest differs from one processor and one layer
+to the next, so they race (`attacks.choices`). On a GPU all convolutions are cuDNN's: the CUDA kernels of our ops give the same numbers
+and are tested, but nothing here calls them.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from cfol_fast import ops
+from cfol_fast import _host, ops
 from cfol_fast.attacks import cudnn
 from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 from cfol_fast.machine import cpu_bfloat16
@@ -45,9 +46,13 @@ FORWARD = {
         ("channels_last", "packed"),
         ("channels_last", "plain"),
         ("contiguous", "fused"),
+        ("channels_last", "winograd"),
     )
 }
-OWN = "own"
+# Ways back besides FORMATS: `ops.input_gradient`, and the convolution by Winograd that the gradient of one is.
+OWN, WINOGRAD = "own", "winograd"
+# Without fused multiply-adds Winograd's sums would be computed number by number.
+HAS_FUSED_MULTIPLY_ADD = _host.instruction_set != "SSE2"
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 
@@ -62,6 +67,7 @@ class FrozenConvolution(Deciding):
         "_described",
         "_formats",
         "_packed",
+        "_taps",
         "bias",
         "dilation",
         "groups",
@@ -89,6 +95,7 @@ class FrozenConvolution(Deciding):
         self.relu, self.own_gradient = relu, own_gradient
         self._formats: dict[torch.memory_format, Tensor] = {}
         self._packed: dict[torch.Size, Tensor] = {}
+        self._taps: dict[bool, Tensor] = {}
         self._described: dict[torch.Size, tuple[str, int]] = {}
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
@@ -107,6 +114,17 @@ class FrozenConvolution(Deciding):
                 weight, self.padding, self.stride, self.dilation, self.groups, list(x.shape)
             )
         return self._packed[size]
+
+    def get_ready(self, race: str, gradient: bool) -> None:
+        """Before a race it takes part in: to lay out the taps is once an attack, and would lose it."""
+        if self.fits_winograd and choices().known(race) is None:
+            self.taps(gradient)
+
+    def taps(self, gradient: bool) -> Tensor:
+        """What `ops.winograd` multiplies with, for the layer or for its gradient."""
+        if gradient not in self._taps:
+            self._taps[gradient] = ops.winograd_taps(self.weight, gradient)
+        return self._taps[gradient]
 
     def described(self, x: Tensor) -> tuple[str, int]:
         """The layer, its input and the threads, in words, and how many of the images race.
@@ -137,6 +155,14 @@ class FrozenConvolution(Deciding):
         plain = self.groups == 1 and set(self.stride) == set(self.dilation) == {1}
         fits = all(pad < size for pad, size in zip(self.padding, self.weight.shape[2:], strict=True))
         return plain and fits and self.weight.shape[1] <= FEW_CHANNELS
+
+    @property
+    def fits_winograd(self) -> bool:
+        """Whether `ops.winograd` can compute this layer and its gradient."""
+        plain = self.groups == 1 and set(self.stride) == set(self.dilation) == set(self.padding) == {1}
+        lanes = all(channels % ops.WINOGRAD_LANES == 0 for channels in self.weight.shape[:2])
+        kernel = tuple(self.weight.shape[2:]) == (3, 3)
+        return plain and lanes and kernel and self.weight.dtype == torch.float32 and HAS_FUSED_MULTIPLY_ADD
 
     def needs_contiguous(self, x: Tensor) -> bool:
         """Where oneDNN's kernels for channels_last are broken, in plain torch too: seen on a processor with AVX-512.
@@ -236,12 +262,14 @@ def _forward_way(layer: FrozenConvolution, x: Tensor, arrived: str) -> tuple[str
     # What stands in a file may be anything.
     layout = layout if layout in FORMATS else None
     names = _forward_ways(layer, x)
+    race = f"forward, {described}, from {arrived} to {layout or 'any'}"
+    layer.get_ready(race, gradient=False)
     way = choices().choose(
-        f"forward, {described}, from {arrived} to {layout or 'any'}",
+        race,
         names,
         # With ReLU, whether the layer has it or not: so both kinds share the choice.
         lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0], relu=True),
-        () if layer.needs_contiguous(x) else FORWARD,
+        _others(FORWARD, layer, x),
     )
     if layout is None:
         layout = FORWARD[way][0]
@@ -252,24 +280,34 @@ def _forward_way(layer: FrozenConvolution, x: Tensor, arrived: str) -> tuple[str
 
 
 def _backward_way(ctx: Any, grad: Tensor, x: Tensor, *rest: Tensor) -> str:
-    """`OWN` or one of FORMATS, by a race where nobody has decided yet."""
+    """`OWN`, `WINOGRAD` or one of FORMATS, by a race where nobody has decided yet."""
     layer: FrozenConvolution = ctx.layer
     described, images = layer.described(x)
     own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
-    names = list(dict.fromkeys((*own, ctx.layout, *FORMATS)))
+    winograd = [WINOGRAD] if layer.fits_winograd else []
+    names = list(dict.fromkeys((*own, ctx.layout, *FORMATS, *winograd)))
     if ctx.layout == ctx.arrived == "channels_last" and layer.output_pixels(x) > MANY_PIXELS:
         names.remove("contiguous")
     if layer.needs_contiguous(x):
         names = ["contiguous"]
-    # Our op has the mask of the ReLU inside.
-    relu = " with relu" if own and layer.relu else ""
+    # Our ops have the mask of the ReLU inside.
+    relu = " with relu" if (own or winograd) and layer.relu else ""
+    race = f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}"
+    layer.get_ready(race, gradient=True)
     return choices().choose(
-        f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
+        race,
         names,
         # Where the gradient is masked in place, it does not matter how often.
         lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
-        () if layer.needs_contiguous(x) else FORMATS,
+        _others(FORMATS, layer, x),
     )
+
+
+def _others(ways: Iterable[str], layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
+    """Those of the ways that need not race, but can be pinned."""
+    if layer.needs_contiguous(x):
+        return ()
+    return tuple(way for way in ways if not way.endswith(WINOGRAD) or layer.fits_winograd)
 
 
 def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
@@ -282,6 +320,8 @@ def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
     names = [usual, "channels_last packed", "channels_last plain"]
     if pixels <= MANY_PIXELS or _layout(x) == "contiguous":
         names.append("contiguous fused")
+    if layer.fits_winograd:
+        names.append("channels_last winograd")
     return tuple(dict.fromkeys(names))
 
 
@@ -290,6 +330,9 @@ def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str, relu: b
     relu = layer.relu if relu is None else relu
     inside, kernel = FORWARD[way]
     memory_format = FORMATS[inside]
+    if kernel == WINOGRAD:
+        y = ops.winograd(x, layer.taps(gradient=False), layer.bias, relu)
+        return y.contiguous(memory_format=FORMATS[layout])
     x = x.contiguous(memory_format=memory_format)
     weight = layer.packed_weight(x) if kernel == "packed" else layer.weight_in(memory_format)
     geometry = layer.stride, layer.padding, layer.dilation
@@ -306,13 +349,16 @@ def _forward(way: str, x: Tensor, layer: FrozenConvolution, layout: str, relu: b
 
 
 def _backward(way: str, layer: FrozenConvolution, grad: Tensor, x: Tensor, y: Tensor | None = None) -> Tensor:
-    """The gradient of x, by our own op or by oneDNN in one of the layouts, returned in the layout of x.
+    """The gradient of x, by an op of ours or by oneDNN in one of the layouts, returned in the layout of x.
 
     y: the output of the ReLU, where the layer has it.
     """
     arrived = FORMATS[_layout(x)]
     if way == OWN:
         found = ops.input_gradient(grad, layer.weight_in(torch.contiguous_format), layer.padding, y)
+        return found.contiguous(memory_format=arrived)
+    if way == WINOGRAD:
+        found = ops.winograd(grad, layer.taps(gradient=True), relu_output=y)
         return found.contiguous(memory_format=arrived)
     if y is not None:
         mask = torch.ops.aten.threshold_backward

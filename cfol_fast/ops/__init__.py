@@ -2,7 +2,7 @@
 the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference/."""
 
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
-from cfol_fast.ops.convolution import input_gradient
+from cfol_fast.ops.convolution import WINOGRAD_LANES, input_gradient, winograd, winograd_taps
 from cfol_fast.ops.exp3 import (
     class_tally_,
     exp3_add_sums_,
@@ -26,6 +26,7 @@ from cfol_fast.ops.sum_tree import (
 
 __all__ = [
     "FAULTS",
+    "WINOGRAD_LANES",
     "Augment",
     "SumTreeState",
     "augment_parameters",
@@ -50,4 +51,6 @@ __all__ = [
     "sum_tree_new",
     "sum_tree_probabilities",
     "sum_tree_update_",
+    "winograd",
+    "winograd_taps",
 ]

@@ -27,6 +27,8 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         torch.rand(2, 5, 6, 4, generator=g).contiguous(memory_format=torch.channels_last),
         torch.rand(5, 3, 3, 3, generator=g),
     )
+    map_of_lanes = torch.rand(2, 16, 5, 4, generator=g).contiguous(memory_format=torch.channels_last)
+    kernels = torch.rand(32, 16, 3, 3, generator=g)
     jitter = (8, 8, 2, True, True, 0.25, 0.25, 0.25, 2.0, 0)
 
     def rng() -> torch.Tensor:
@@ -36,6 +38,14 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         "pgd_start": (x, 0.0, eps, rng(), False, ops.new_fault()),
         "pgd_step": (x.clone(), x, x - 0.5, 0.02, 0.1, None, None, False, None),
         "input_gradient": (*map_and_weight, None, 1, 1),
+        "winograd": (
+            map_of_lanes,
+            ops.winograd_taps(kernels),
+            torch.rand(32, generator=g),
+            map_of_lanes - 0.5,
+            True,
+        ),
+        "winograd_taps": (kernels, True),
         "exp3_distribution": (w, base, 0.5),
         "exp3_draw": (w, base, 0.5, offsets, members, rng(), B),
         "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
