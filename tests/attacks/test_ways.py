@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import cfol_fast.attacks.convolution as convolutions
 from cfol_fast.attacks.choices import Choices, using
-from cfol_fast.attacks.convolution import FORMATS, FORWARD, OWN, FrozenConvolution, convolution
+from cfol_fast.attacks.convolution import FORMATS, FORWARD, OWN, WINOGRAD, FrozenConvolution, convolution
+
+# All ways back.
+BACKWARD = (*FORMATS, OWN, WINOGRAD)
 
 # Of the sum of all products' sizes: a float32 has 6e-8, and sums are made in any order and in blocks.
 ROUNDING = 2e-6
@@ -43,6 +48,10 @@ def layers(draw: Any) -> tuple[FrozenConvolution, Tensor]:
     groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
     inputs, outputs = (groups * draw(st.sampled_from(sizes)) for sizes in ((1, 2, 3, 5, 16), (1, 4, 7, 16)))
     kernel, stride, dilation, padding = pair(1, 4), pair(1, 3), pair(1, 2), pair(0, 3)
+    if draw(st.integers(0, 2)) == 0:
+        # Hardly ever drawn, and most of a network's work: what Winograd fits.
+        groups, (inputs, outputs) = 1, draw(st.sampled_from(((16, 32), (48, 16))))
+        kernel, stride, dilation, padding = (3, 3), (1, 1), (1, 1), (1, 1)
     size, batch = pair(1, 12), draw(st.integers(1, 5))
     assume(
         all(
@@ -88,7 +97,7 @@ def test_every_way_gives_the_same_result_and_gradient_up_to_rounding(case: Any) 
     (backward_size,) = torch.autograd.grad(forward_size, sizes, passed.abs())
     expected = (expected.relu() if layer.relu else expected).detach()
     for forward in FORWARD:
-        for backward in (*FORMATS, OWN):
+        for backward in BACKWARD:
             found = passes(Pinned(forward, backward), x, layer, up)
             for result, right, size in zip(
                 found, (expected, gradient), (forward_size.detach(), backward_size), strict=True
@@ -96,11 +105,84 @@ def test_every_way_gives_the_same_result_and_gradient_up_to_rounding(case: Any) 
                 assert (result.double() - right).abs().le(ROUNDING * size + 1e-12).all(), (forward, backward)
 
 
-def test_each_way_is_taken_where_it_is_pinned() -> None:
-    weight = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
-    layer = FrozenConvolution(weight, None, (1, 1), (1, 1), (1, 1), 1, True, own_gradient=False)
-    x = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1))
-    for ways in ((forward, backward) for forward in FORWARD for backward in (*FORMATS, OWN)):
-        chosen = Pinned(*ways)
-        passes(chosen, x, layer, torch.ones(2, 4, 9, 9))
-        assert tuple(chosen.taken) == ways
+def a_layer(inputs: int, outputs: int) -> tuple[FrozenConvolution, Tensor]:
+    weight = torch.randn(outputs, inputs, 3, 3, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(2, inputs, 9, 9, generator=torch.Generator().manual_seed(1))
+    return FrozenConvolution(weight, None, (1, 1), (1, 1), (1, 1), 1, True, own_gradient=False), x
+
+
+def taken(layer: FrozenConvolution, x: Tensor, *ways: str) -> tuple[str, ...]:
+    chosen = Pinned(*ways)
+    passes(chosen, x, layer, torch.ones(2, len(layer.weight), 9, 9))
+    return tuple(chosen.taken)
+
+
+@pytest.mark.parametrize(
+    ("channels", "missing"), [((3, 4), ("channels_last winograd", WINOGRAD)), ((16, 32), (OWN,))]
+)
+def test_each_way_is_taken_where_it_is_pinned_and_fits(
+    channels: tuple[int, int], missing: tuple[str, ...]
+) -> None:
+    layer, x = a_layer(*channels)
+    usual = taken(layer, x)
+    for forward in FORWARD:
+        for backward in BACKWARD:
+            found = taken(layer, x, forward, backward)
+            assert found[0] == (usual[0] if forward in missing else forward)
+            assert backward in missing or found[1] == backward
+            assert not set(found) & set(missing)
+
+
+def test_winograd_is_left_out_where_sums_would_be_made_number_by_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(convolutions, "HAS_FUSED_MULTIPLY_ADD", False)
+    assert "winograd" not in " ".join(taken(*a_layer(16, 32), "channels_last winograd", WINOGRAD))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "groups", "inputs", "outputs", "fits"),
+    [
+        (3, 1, 1, 1, 1, 16, 32, True),
+        (5, 1, 1, 1, 1, 16, 32, False),
+        (3, 2, 1, 1, 1, 16, 32, False),
+        (3, 1, 0, 1, 1, 16, 32, False),
+        (3, 1, 1, 2, 1, 16, 32, False),
+        (3, 1, 1, 1, 2, 32, 32, False),
+        (3, 1, 1, 1, 1, 24, 32, False),
+        (3, 1, 1, 1, 1, 16, 40, False),
+    ],
+)
+def test_only_what_winograd_can_compute_fits_it(
+    kernel: int, stride: int, padding: int, dilation: int, groups: int, inputs: int, outputs: int, fits: bool
+) -> None:
+    geometry = (stride,) * 2, (padding,) * 2, (dilation,) * 2
+    weight = torch.zeros(outputs, inputs // groups, kernel, kernel)
+    layer = FrozenConvolution(weight, None, *geometry, groups, False, own_gradient=False)
+    assert layer.fits_winograd is (fits and convolutions.HAS_FUSED_MULTIPLY_ADD)
+    half = FrozenConvolution(weight.bfloat16(), None, *geometry, groups, False, own_gradient=False)
+    assert not half.fits_winograd
+
+
+def test_to_lay_out_the_taps_is_no_part_of_a_race() -> None:
+    layer, x = a_layer(16, 32)
+    if not layer.fits_winograd:
+        return
+    found: list[set[bool]] = []
+
+    class Looking(Choices):
+        def choose(self, layer_text, names, run, others=()):  # type: ignore[no-untyped-def]
+            found.append(set(layer._taps))
+            return names[0]
+
+    passes(Looking("race"), x, layer, torch.ones(2, 32, 9, 9))
+    assert found == [{False}, {False, True}]
+    # Where all is known, nothing is laid out that is not used.
+    other, _ = a_layer(16, 32)
+
+    class Knowing(Looking):
+        def known(self, layer_text: str) -> str | None:
+            return None if layer_text.startswith("layout") else "channels_last plain"
+
+    passes(Knowing("race"), x, other, torch.ones(2, 32, 9, 9))
+    assert other._taps == {}
