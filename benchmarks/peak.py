@@ -2,7 +2,8 @@
 
 Counted are the multiplications and additions of the convolutions and matrix products in all of its passes: those of the attack's
 steps (forward, gradient of the input) and of the training pass (forward, gradients of the weights and of the inputs between). What a
-convolution's kernel has beyond the edge of the image, on the padding, is not counted: nothing needs to be computed there. The step's
+convolution's kernel has beyond the edge of the image, on the padding, is not counted: nothing needs to be computed there. A 3x3
+convolution counts its nine taps, also where Winograd's sums need four ninths of these multiplications. The step's
 time is that of everything it does. The sgemm is the faster of torch's (MKL's, which leaves AVX-512 alone on processors that are not
 Intel's) and oneDNN's. All are measured in the same run.
 """
@@ -107,7 +108,7 @@ def question(name: str, problem: Problem, has_target: bool, tiny: bool) -> Row:
     rate = 2 * side**3 / sgemm.best
     needed, busy = work / rate, 2 * side**3 / sgemm.cpu_best
     note = (
-        f"{work / 1e9:,.4g} GFLOP, none on padding, in {problem.steps} x (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f} "
+        f"{work / 1e9:,.4g} GFLOP, none on padding, all taps of what Winograd computes, in {problem.steps} x (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f} "
         f"GFLOP/s, the step {work / step.best / 1e9:,.0f}; CPU {work / step.cpu_best / busy:.2f}x, {repetitions} repetitions"
     )
     return Row(

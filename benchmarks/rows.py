@@ -76,12 +76,13 @@ def at_most(
     name: str,
     against: str,
     ratio: float,
-    target: float,
+    target: float | None,
     note: str,
     ours_seconds: float | None = None,
     theirs_seconds: float | None = None,
 ) -> Row:
-    return Row(name, against, ratio, f"{AT_MOST} {target:g}", ours_seconds, theirs_seconds, note)
+    goal = None if target is None else f"{AT_MOST} {target:g}"
+    return Row(name, against, ratio, goal, ours_seconds, theirs_seconds, note)
 
 
 def not_asked(name: str, against: str, target: str | None, why: str) -> Row:

@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "ReLU and its backward": ("aten::relu", "aten::clamp_min", "aten::threshold"),
     "our ops: PGD step and start": ("cfol_fast::pgd",),
     "our ops: gather + augment": ("cfol_fast::gather",),
+    "our ops: 3x3 convolutions and their gradients by Winograd": ("cfol_fast::winograd",),
     "our ops: input gradient of the first layer": ("cfol_fast::input_gradient",),
     "our ops: bandit and tally": ("cfol_fast::",),
     "optimiser": ("aten::_fused_sgd", "Optimizer"),

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from cfol_fast import _host, ops
+from cfol_fast import ops
+from cfol_fast._host import instruction_set
 from cfol_fast.attacks import cudnn
 from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 from cfol_fast.machine import cpu_bfloat16
@@ -52,7 +53,7 @@ FORWARD = {
 # Ways back besides FORMATS: `ops.input_gradient`, and the convolution by Winograd that the gradient of one is.
 OWN, WINOGRAD = "own", "winograd"
 # Without fused multiply-adds Winograd's sums would be computed number by number.
-HAS_FUSED_MULTIPLY_ADD = _host.instruction_set != "SSE2"
+HAS_FUSED_MULTIPLY_ADD = instruction_set != "SSE2"
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 

@@ -9,7 +9,7 @@ from benchmarks import bfloat16, gpu, ranks, step_profile
 from benchmarks.active_set import STEPS, account, image_passes
 from benchmarks.autoattack import difference
 from benchmarks.bfloat16 import measure, why_not
-from benchmarks.limit import layers_of, ways
+from benchmarks.limit import WINOGRAD, Layer, layers_of, ways
 from benchmarks.peak import Operations, operations
 from benchmarks.pgd import FORMATS
 from benchmarks.scaling import exponent
@@ -62,17 +62,21 @@ def test_the_layers_of_resnet18_are_counted_by_shape():
     assert max(layers.values()) == 4
 
 
-def test_every_way_of_a_convolution_computes_the_same():
-    (layer, *_) = layers_of(tiny_of(DEMO))
-    assert layer.x == (4, 1, 28, 28)
+WINOGRADS = Layer((4, 16, 9, 8), (32, 16, 3, 3), (1, 1), (1, 1), (1, 1), 1)
+
+
+@pytest.mark.parametrize(("layer", "backward", "forward"), [(None, 3, 5), (WINOGRADS, 3, 6)])
+def test_every_way_of_a_convolution_computes_the_same(layer, backward, forward):
+    if layer is None:
+        (layer, *_) = layers_of(tiny_of(DEMO))
+        assert layer.x == (4, 1, 28, 28)
     calls = ways(layer)
+    own = ("our op", WINOGRAD)
     gradients = [
-        call()[0] if way != "our op" else call()
-        for (_, which, way), call in calls.items()
-        if which != "forward"
+        call() if way in own else call()[0] for (_, which, way), call in calls.items() if which != "forward"
     ]
     outputs = [call().relu() for (_, which, _), call in calls.items() if which == "forward"]
-    assert (len(gradients), len(outputs)) == (3, 5)
+    assert (len(gradients), len(outputs)) == (backward, forward)
     for output in outputs[1:]:
         torch.testing.assert_close(output, outputs[0], atol=1e-4, rtol=1e-4)
     for gradient in gradients[1:]:
