@@ -1,5 +1,6 @@
 // A convolution of 3x3 (stride 1, padding 1, so the map keeps its size) by Winograd's F(2x2, 3x3): four neighbouring outputs
-// come from a tile of 4x4 inputs with 16 multiplications for each pair of channels, where sums over the taps need 36.
+// come from a tile of 4x4 inputs with 16 multiplications for each pair of channels, where sums over the taps need 36. (Where
+// a side is odd, the last tile has outputs that are thrown away.)
 //
 // Inputs, taps and products are transformed by sums alone (taps: and halves), so it rounds about as the usual way does. Of
 // each product the sum over the channels is one chain of fused multiply-adds from the first channel to the last, so that
@@ -12,6 +13,13 @@
 #include "platform.h"
 
 namespace cfol {
+
+// A part of a vectorised loop: compiled with the instructions of its caller.
+#if defined(__CUDACC__)
+#define CFOL_TRANSFORM CFOL_HD
+#else
+#define CFOL_TRANSFORM CFOL_ALWAYS_INLINE
+#endif
 
 constexpr int64_t kTileSide = 4, kTilePositions = 16, kTileStep = 2;
 // The taps of so many outputs lie side by side; channels and outputs are multiples of it.
@@ -44,19 +52,19 @@ CFOL_HD int64_t tap_index(int64_t channels, int64_t outputs, int64_t position, i
 
 // The three transforms along one axis. T: a number, or as many of them as a register holds.
 template <class T>
-CFOL_HD void transform_inputs(T& a, T& b, T& c, T& d) {
+CFOL_TRANSFORM void transform_inputs(T& a, T& b, T& c, T& d) {
   const T first = a - c, second = b + c, third = c - b, fourth = b - d;
   a = first, b = second, c = third, d = fourth;
 }
 
 template <class T>
-CFOL_HD void transform_products(const T& a, const T& b, const T& c, const T& d, T& first, T& second) {
+CFOL_TRANSFORM void transform_products(const T& a, const T& b, const T& c, const T& d, T& first, T& second) {
   first = (a + b) + c;
   second = (b - c) - d;
 }
 
 template <class T>
-CFOL_HD void transform_taps(const T& a, const T& b, const T& c, T& first, T& second, T& third, T& fourth) {
+CFOL_TRANSFORM void transform_taps(const T& a, const T& b, const T& c, T& first, T& second, T& third, T& fourth) {
   const T ends = a + c;
   first = a;
   second = 0.5f * (ends + b);
@@ -66,14 +74,14 @@ CFOL_HD void transform_taps(const T& a, const T& b, const T& c, T& first, T& sec
 
 // All 16 numbers of a tile, row by row: first down the columns, then along the rows.
 template <class T>
-CFOL_HD void transform_input_tile(T* tile) {
+CFOL_TRANSFORM void transform_input_tile(T* tile) {
   for (int j = 0; j < 4; ++j) transform_inputs(tile[j], tile[4 + j], tile[8 + j], tile[12 + j]);
   for (int i = 0; i < 4; ++i) transform_inputs(tile[4 * i], tile[4 * i + 1], tile[4 * i + 2], tile[4 * i + 3]);
 }
 
 // From 16 products to the outputs (0, 0), (0, 1), (1, 0) and (1, 1).
 template <class T>
-CFOL_HD void transform_product_tile(const T* tile, T* outputs) {
+CFOL_TRANSFORM void transform_product_tile(const T* tile, T* outputs) {
   T upper[4], lower[4];
   for (int j = 0; j < 4; ++j) transform_products(tile[j], tile[4 + j], tile[8 + j], tile[12 + j], upper[j], lower[j]);
   transform_products(upper[0], upper[1], upper[2], upper[3], outputs[0], outputs[1]);
@@ -82,7 +90,7 @@ CFOL_HD void transform_product_tile(const T* tile, T* outputs) {
 
 // The nine taps of a kernel of 3x3, row by row, to 16 numbers.
 template <class T>
-CFOL_HD void transform_kernel(const T* taps, T* tile) {
+CFOL_TRANSFORM void transform_kernel(const T* taps, T* tile) {
   T rows[12];
   for (int j = 0; j < 3; ++j)
     transform_taps(taps[j], taps[3 + j], taps[6 + j], rows[j], rows[3 + j], rows[6 + j], rows[9 + j]);

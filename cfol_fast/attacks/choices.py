@@ -1,6 +1,6 @@
 """Which of several ways to compute a layer is the fastest on this machine: found by a short race, then kept.
 
-The ways differ in speed and in rounding, in nothing else. A choice holds for the process, is kept beyond it in a cache file of this
+The ways differ in speed and in rounding, in nothing else while all numbers are finite. A choice holds for the process, is kept beyond it in a cache file of this
 machine, and is stored in a run's checkpoint, so that a resumed run computes the same bits. Of many ranks the first one races for all.
 """
 
@@ -112,7 +112,7 @@ class Choices:
             with self._lock:
                 found = self.known(layer)
                 if found is None or found not in (*names, *others):
-                    found = self._race(layer, names, run) if self._may_race else names[0]
+                    found = self._race(layer, names, run) if self.may_race else names[0]
                 self.used[layer] = found
         return found
 
@@ -133,7 +133,7 @@ class Choices:
         """Notes what follows from another choice."""
         with self._lock:
             self.used[layer] = way
-            if self._may_race:
+            if self.may_race:
                 self._raced[layer] = way
 
     def pin(self, chosen: Mapping[str, str] | None) -> None:
@@ -184,7 +184,8 @@ class Choices:
         return group_size() > 1 and not self._for_all
 
     @property
-    def _may_race(self) -> bool:
+    def may_race(self) -> bool:
+        """Whether a layer that nobody has decided would be raced."""
         return self.setting == "race" and not self._together and self._spent < BUDGET
 
     def _race(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
@@ -248,7 +249,9 @@ def _choices_in(file: str | Path, of: Mapping[str, Any] | None = None) -> dict[s
     # A file can be nested deeper than Python goes.
     except RecursionError:
         raise ValueError("it is no file of choices") from None
-    chosen = stored.get("choices") if isinstance(stored, dict) and stored.get("format") == FORMAT else None
+    # Another format means that there is more to choose from: what was chosen then can still be asked for.
+    formats = (FORMAT,) if of is not None else (2, FORMAT)
+    chosen = stored.get("choices") if isinstance(stored, dict) and stored.get("format") in formats else None
     if chosen is None or not _are_choices(chosen):
         raise ValueError(f"it is no file of choices in format {FORMAT}")
     if of is not None and stored.get("machine") != of:

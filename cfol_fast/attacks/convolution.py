@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensor
+from torch.autograd.function import once_differentiable
 
 from cfol_fast import ops
 from cfol_fast._host import instruction_set
@@ -52,8 +53,10 @@ FORWARD = {
 }
 # Ways back besides FORMATS: `ops.input_gradient`, and the convolution by Winograd that the gradient of one is.
 OWN, WINOGRAD = "own", "winograd"
-# Without fused multiply-adds Winograd's sums would be computed number by number.
-HAS_FUSED_MULTIPLY_ADD = instruction_set != "SSE2"
+# Elsewhere our kernels make Winograd's sums number by number: it can be pinned, but does not race.
+WINOGRAD_IS_FAST = instruction_set != "SSE2"
+# With fewer tiles of 2x2 outputs an attack of a few steps hardly gains what it costs to transform the taps.
+WINOGRAD_TILES = 16
 
 _fused_op = torch.ops.mkldnn._convolution_pointwise.default if torch.backends.mkldnn.is_available() else None
 
@@ -116,16 +119,28 @@ class FrozenConvolution(Deciding):
             )
         return self._packed[size]
 
-    def get_ready(self, race: str, gradient: bool) -> None:
-        """Before a race it takes part in: to lay out the taps is once an attack, and would lose it."""
-        if self.fits_winograd and choices().known(race) is None:
-            self.taps(gradient)
-
     def taps(self, gradient: bool) -> Tensor:
         """What `ops.winograd` multiplies with, for the layer or for its gradient."""
         if gradient not in self._taps:
             self._taps[gradient] = ops.winograd_taps(self.weight, gradient)
         return self._taps[gradient]
+
+    def choose(
+        self,
+        race: str,
+        names: Sequence[str],
+        run: Callable[[str], object],
+        others: Iterable[str],
+        gradient: bool,
+    ) -> str:
+        """As `Choices.choose`. The taps are made before a race and thrown away if they are not wanted: they are made once an
+        attack, and would lose it."""
+        if names[-1].endswith(WINOGRAD) and choices().known(race) is None and choices().may_race:
+            self.taps(gradient)
+        way = choices().choose(race, names, run, others)
+        if not way.endswith(WINOGRAD):
+            self._taps.pop(gradient, None)
+        return way
 
     def described(self, x: Tensor) -> tuple[str, int]:
         """The layer, its input and the threads, in words, and how many of the images race.
@@ -163,7 +178,12 @@ class FrozenConvolution(Deciding):
         plain = self.groups == 1 and set(self.stride) == set(self.dilation) == set(self.padding) == {1}
         lanes = all(channels % ops.WINOGRAD_LANES == 0 for channels in self.weight.shape[:2])
         kernel = tuple(self.weight.shape[2:]) == (3, 3)
-        return plain and lanes and kernel and self.weight.dtype == torch.float32 and HAS_FUSED_MULTIPLY_ADD
+        return plain and lanes and kernel and self.weight.dtype == torch.float32
+
+    def races_winograd(self, x: Tensor, images: int) -> bool:
+        """Whether `ops.winograd` may be the fastest way for so many images."""
+        tiles = images * math.prod(-(-size // 2) for size in x.shape[2:])
+        return self.fits_winograd and WINOGRAD_IS_FAST and tiles >= WINOGRAD_TILES
 
     def needs_contiguous(self, x: Tensor) -> bool:
         """Where oneDNN's kernels for channels_last are broken, in plain torch too: seen on a processor with AVX-512.
@@ -244,6 +264,7 @@ class _FusedConvolution(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         layer: FrozenConvolution = ctx.layer
         x, *rest = ctx.saved_tensors
@@ -262,15 +283,14 @@ def _forward_way(layer: FrozenConvolution, x: Tensor, arrived: str) -> tuple[str
     layout = choices().known(maps)
     # What stands in a file may be anything.
     layout = layout if layout in FORMATS else None
-    names = _forward_ways(layer, x)
-    race = f"forward, {described}, from {arrived} to {layout or 'any'}"
-    layer.get_ready(race, gradient=False)
-    way = choices().choose(
-        race,
+    names = _forward_ways(layer, x, images)
+    way = layer.choose(
+        f"forward, {described}, from {arrived} to {layout or 'any'}",
         names,
         # With ReLU, whether the layer has it or not: so both kinds share the choice.
         lambda name: _forward(name, x[:images], layer, layout or FORWARD[name][0], relu=True),
         _others(FORWARD, layer, x),
+        gradient=False,
     )
     if layout is None:
         layout = FORWARD[way][0]
@@ -285,22 +305,21 @@ def _backward_way(ctx: Any, grad: Tensor, x: Tensor, *rest: Tensor) -> str:
     layer: FrozenConvolution = ctx.layer
     described, images = layer.described(x)
     own = [OWN] if layer.has_few_channels and grad.dtype == torch.float32 else []
-    winograd = [WINOGRAD] if layer.fits_winograd else []
+    winograd = [WINOGRAD] if layer.races_winograd(x, images) else []
     names = list(dict.fromkeys((*own, ctx.layout, *FORMATS, *winograd)))
     if ctx.layout == ctx.arrived == "channels_last" and layer.output_pixels(x) > MANY_PIXELS:
         names.remove("contiguous")
     if layer.needs_contiguous(x):
         names = ["contiguous"]
-    # Our ops have the mask of the ReLU inside.
-    relu = " with relu" if (own or winograd) and layer.relu else ""
-    race = f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}"
-    layer.get_ready(race, gradient=True)
-    return choices().choose(
-        race,
+    # Our op has the mask of the ReLU inside.
+    relu = " with relu" if own and layer.relu else ""
+    return layer.choose(
+        f"backward{relu}, {described}, from {_layout(grad)} and {ctx.layout} to {ctx.arrived}",
         names,
         # Where the gradient is masked in place, it does not matter how often.
         lambda name: _backward(name, layer, *(part[:images] for part in (grad, x, *rest))),
-        _others(FORMATS, layer, x),
+        _others((*FORMATS, WINOGRAD), layer, x),
+        gradient=True,
     )
 
 
@@ -311,7 +330,7 @@ def _others(ways: Iterable[str], layer: FrozenConvolution, x: Tensor) -> tuple[s
     return tuple(way for way in ways if not way.endswith(WINOGRAD) or layer.fits_winograd)
 
 
-def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
+def _forward_ways(layer: FrozenConvolution, x: Tensor, images: int) -> tuple[str, ...]:
     """Those of FORWARD that may be the fastest, the usual one first."""
     if layer.needs_contiguous(x):
         return ("contiguous fused",)
@@ -321,7 +340,7 @@ def _forward_ways(layer: FrozenConvolution, x: Tensor) -> tuple[str, ...]:
     names = [usual, "channels_last packed", "channels_last plain"]
     if pixels <= MANY_PIXELS or _layout(x) == "contiguous":
         names.append("contiguous fused")
-    if layer.fits_winograd:
+    if layer.races_winograd(x, images):
         names.append("channels_last winograd")
     return tuple(dict.fromkeys(names))
 

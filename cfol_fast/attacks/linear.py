@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.autograd.function import once_differentiable
 
 from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 
@@ -82,6 +83,7 @@ class _RacedLinear(torch.autograd.Function):
         return _product("linear", layer, x, weight, layer.bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         weight = ctx.layer.transposed(ctx.weight)
         return _product("linear backward", ctx.layer, grad.contiguous(), weight, None), None, None

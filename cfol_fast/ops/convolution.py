@@ -53,7 +53,7 @@ def winograd(
     x = x.contiguous(memory_format=torch.channels_last)
     if relu_output is not None:
         relu_output = relu_output.contiguous(memory_format=torch.channels_last)
-    return call(_winograd, x, taps, bias, relu_output, rectify)
+    return call(_winograd, x, taps, None if bias is None else bias.contiguous(), relu_output, rectify)
 
 
 def winograd_taps(weight: Tensor, gradient: bool = False) -> Tensor:

@@ -133,11 +133,26 @@ def test_each_way_is_taken_where_it_is_pinned_and_fits(
             assert not set(found) & set(missing)
 
 
-def test_winograd_is_left_out_where_sums_would_be_made_number_by_number(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("fast", "images", "raced"), [(True, 1, True), (False, 1, False), (True, 0, False), (False, 0, False)]
+)
+def test_winograd_races_where_it_may_pay_and_can_be_pinned_anywhere(
+    fast: bool, images: int, raced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convolutions, "HAS_FUSED_MULTIPLY_ADD", False)
-    assert "winograd" not in " ".join(taken(*a_layer(16, 32), "channels_last winograd", WINOGRAD))
+    monkeypatch.setattr(convolutions, "WINOGRAD_IS_FAST", fast)
+    layer, x = a_layer(16, 32)
+    # 2 images of 25 tiles each, or of a single one.
+    x = x if images else x[:, :, :2, :2].contiguous()
+    entered: list[bool] = []
+
+    class Looking(Choices):
+        def choose(self, layer, names, run, others=()):  # type: ignore[no-untyped-def]
+            entered.append(names[-1].endswith(WINOGRAD))
+            assert any(other.endswith(WINOGRAD) for other in others)
+            return names[0]
+
+    passes(Looking("fixed"), x, layer, torch.ones(2, 32, *x.shape[2:]))
+    assert entered == [raced, raced]
 
 
 @pytest.mark.parametrize(
@@ -159,30 +174,49 @@ def test_only_what_winograd_can_compute_fits_it(
     geometry = (stride,) * 2, (padding,) * 2, (dilation,) * 2
     weight = torch.zeros(outputs, inputs // groups, kernel, kernel)
     layer = FrozenConvolution(weight, None, *geometry, groups, False, own_gradient=False)
-    assert layer.fits_winograd is (fits and convolutions.HAS_FUSED_MULTIPLY_ADD)
+    assert layer.fits_winograd is fits
     half = FrozenConvolution(weight.bfloat16(), None, *geometry, groups, False, own_gradient=False)
     assert not half.fits_winograd
 
 
-def test_to_lay_out_the_taps_is_no_part_of_a_race() -> None:
-    layer, x = a_layer(16, 32)
-    if not layer.fits_winograd:
-        return
-    found: list[set[bool]] = []
+@pytest.mark.parametrize(("setting", "made"), [("race", True), ("fixed", False)])
+def test_taps_are_made_before_a_race_and_kept_if_they_win(
+    setting: str, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolutions, "WINOGRAD_IS_FAST", True)
+    seen: list[set[bool]] = []
 
     class Looking(Choices):
         def choose(self, layer_text, names, run, others=()):  # type: ignore[no-untyped-def]
-            found.append(set(layer._taps))
+            seen.append(set(layer._taps))
+            return names[-1] if layer_text.startswith("forward") else names[0]
+
+    layer, x = a_layer(16, 32)
+    passes(Looking(setting), x, layer, torch.ones(2, 32, 9, 9))
+    # The forward pass has used them; the way back did not win.
+    assert seen == ([{False}, {False, True}] if made else [set(), {False}])
+    assert set(layer._taps) == {False}
+
+
+def test_taps_are_not_made_where_all_is_known() -> None:
+    class Knowing(Choices):
+        def known(self, layer: str) -> str | None:
+            return None if layer.startswith("layout") else "channels_last plain"
+
+        def choose(self, layer_text, names, run, others=()):  # type: ignore[no-untyped-def]
+            assert layer._taps == {}
             return names[0]
 
-    passes(Looking("race"), x, layer, torch.ones(2, 32, 9, 9))
-    assert found == [{False}, {False, True}]
-    # Where all is known, nothing is laid out that is not used.
-    other, _ = a_layer(16, 32)
+    layer, x = a_layer(16, 32)
+    passes(Knowing("race"), x, layer, torch.ones(2, 32, 9, 9))
+    assert layer._taps == {}
 
-    class Knowing(Looking):
-        def known(self, layer_text: str) -> str | None:
-            return None if layer_text.startswith("layout") else "channels_last plain"
 
-    passes(Knowing("race"), x, other, torch.ones(2, 32, 9, 9))
-    assert other._taps == {}
+@pytest.mark.parametrize("backward", BACKWARD)
+def test_a_second_derivative_is_refused_whichever_way_the_first_one_took(backward: str) -> None:
+    layer, x = a_layer(16, 32)
+    with using(Pinned(backward)):
+        leaf = x.requires_grad_()
+        (gradient,) = torch.autograd.grad(convolution(leaf, layer).square().sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

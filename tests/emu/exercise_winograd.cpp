@@ -4,7 +4,7 @@
 
 EXERCISE(winograd) {
   // edges in both directions, one pixel, tiles for two threads and more than one block, no image
-  const cfol::WinogradShape shapes[] = {{3, 16, 48, 3, 5}, {1, 16, 16, 1, 1}, {40, 16, 32, 6, 8}, {0, 16, 16, 2, 2}};
+  const cfol::WinogradShape shapes[] = {{3, 16, 48, 3, 5}, {1, 16, 16, 1, 1}, {64, 16, 32, 6, 8}, {0, 16, 16, 2, 2}};
   for (const cfol::WinogradShape& shape : shapes) {
     const auto size = [](int64_t n) { return static_cast<size_t>(n); };
     const int64_t pixels = shape.batch * shape.height * shape.width;
