@@ -28,6 +28,7 @@ struct Registers {
   using Part = Four;
   static constexpr int kRows = 2, kPanels = 1;
 };
+#if defined(CFOL_CHOOSES_INSTRUCTIONS)
 template <>
 struct Registers<kAVX2> {
   using Part = Eight;
@@ -38,6 +39,7 @@ struct Registers<kAVX512> {
   using Part = Sixteen;
   static constexpr int kRows = 12, kPanels = 2;
 };
+#endif
 
 // a * b + c, rounded once.
 template <int Level, class Part>
