@@ -17,7 +17,7 @@ from tests.recipes.test_results import RESULTS
 pytestmark = pytest.mark.slow
 
 # The paper's scale needs a GPU.
-CARRIED_OUT = ["mini"]
+CARRIED_OUT = ["mini", "small"]
 
 
 def same_as_the_images(made, tree):
