@@ -225,6 +225,7 @@ def kept(**changes: object) -> str:
         "[" * 100_000,
         "\x00\xff",
         kept(format=FORMAT + 1),
+        kept(format=FORMAT - 1),  # there is more to choose from now
         kept(machine={**machine(), "processor": "another"}),
         kept(choices=["layer"]),
         kept(choices={"layer": 3}),
@@ -245,9 +246,10 @@ def test_a_cache_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> No
     chosen.keep()
 
 
-def test_a_pinned_file_decides_and_nothing_races(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written_as", [2, FORMAT])
+def test_a_pinned_file_decides_and_nothing_races(tmp_path: Path, written_as: int) -> None:
     file = tmp_path / "pinned.json"
-    file.write_text(kept(machine="any"))
+    file.write_text(kept(machine="any", format=written_as))
     chosen = Choices(str(file))
     assert chosen.choose("layer", WAYS, pytest.fail) == "slow"
     assert chosen.choose("another", WAYS, pytest.fail) == "usual"
