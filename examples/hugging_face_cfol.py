@@ -49,7 +49,7 @@ def main(folder, epochs=3):
         remove_unused_columns=False,
         report_to="none",
     )
-    sampler = cf.ClassSampler(data["train"]["label"], eta="auto", draws=epochs * len(train))
+    sampler = cf.ClassSampler(data["train"]["label"], draws=epochs * len(train))
     trainer = RobustTrainer(model, args, train_dataset=train, sampler=sampler)
     trainer.train()
     print(cf.evaluate(model, test, attack={"eps": EPS, "steps": 20}).table())

@@ -44,7 +44,7 @@ def main(folder, epochs=3):
     train = ImageFolder(f"{folder}/train", ToTensor())
     test = ImageFolder(f"{folder}/test", ToTensor())
     module = Classifier(len(train.classes))
-    sampler = cf.ClassSampler(train, eta="auto", draws=epochs * len(train))
+    sampler = cf.ClassSampler(train, draws=epochs * len(train))
     callback = SamplerCallback(sampler, train.classes)
     trainer = L.Trainer(max_epochs=epochs, callbacks=[callback])
     trainer.fit(module, cf.loader(train, sampler, batch_size=16))

@@ -34,7 +34,7 @@ def main(folder, epochs=3):
     )
     model(train[0][0][None])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    sampler = cf.ClassSampler(train, eta="auto", draws=epochs * len(train))
+    sampler = cf.ClassSampler(train, draws=epochs * len(train))
     loader = cf.loader(train, sampler, batch_size=16)
     for epoch in range(epochs):
         for x, y, ticket in loader:

@@ -26,17 +26,19 @@ class ClassSampler(IndexSampler):
     """Draws classes more often the more the model gets them wrong.
 
     labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size; "auto", for a run that will
-    draw `draws` examples (steps times batch size); or "theory", with the mistake bound `C`. gamma: the share of `base` in p. prior: the q
-    of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
+    draw `draws` examples (steps times batch size; 30 passes over the examples unless you say otherwise); or "theory", with the mistake
+    bound `C`. A sampler whose p cannot move in so many draws warns once. gamma: the share of `base` in p. prior: the q of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
     variants UU, EU and EE of the paper's imbalance table are (prior, base). reweight: draw classes uniformly and ask for
     losses weighted with k * p[y] instead. rank and world_size, or process_group: this process's place among those that train
     together; each draws its part, and the update sums over all of them.
     """
 
+    learns = True
+
     def __init__(
         self,
         labels: Any,
-        eta: float | str = 2e-6,
+        eta: float | str = "auto",
         gamma: float = 0.5,
         prior: str | Sequence[float] | Tensor = "uniform",
         base: str | Sequence[float] | Tensor = "uniform",
@@ -56,14 +58,19 @@ class ClassSampler(IndexSampler):
         ranks = Ranks(rank, world_size, process_group)
         super().__init__(self.classes.size, seed, self.classes.offsets.device, ranks)
         self.k = self.classes.count
+        if self.k < 2:
+            raise InputError(f"the labels must be of at least 2 classes, got {self.k}: check the data set")
         self.reweight = reweight
         self.base = distribution(base, self.classes, "base")
         self._prior = distribution(prior, self.classes, "prior")
         self.w = self._prior.log()
         self._uniform = distribution("uniform", self.classes, "uniform")
-        automatic = None if draws is None else self.automatic_eta(draws)
-        self.eta = step_size.choose(eta, self.k, C, automatic)
+        self.draws = step_size.draws_of(draws, self.size)
+        self.eta = step_size.choose(eta, self.k, C, lambda: self.automatic_eta(self.draws))
         self._drawn: Tensor | None = None
+        # Whether `batch_update` saw the step size of the caller.
+        self._heard_eta = False
+        self.unsaid = self._why_still(self.eta, self.draws, step_size.FAR_FROM[draws is None])
 
     def automatic_eta(self, draws: int) -> float:
         """What "auto" means for a run that will draw so many examples."""
@@ -76,6 +83,13 @@ class ClassSampler(IndexSampler):
         if self.base.is_meta or torch.equal(self.base, self._uniform):
             return self.gamma / self.k
         return self.gamma * float(self.base.min())
+
+    def _why_still(self, eta: float, draws: int, factor: float) -> str | None:
+        """Why p cannot move in so many draws, or None. factor: how much smaller than "auto" an eta may be."""
+        if self.gamma == 1:
+            return "with gamma=1 p cannot move: the classes are drawn from base alone"
+        automatic = self.automatic_eta(draws)
+        return step_size.too_small(eta, draws, automatic) if eta < automatic / factor else None
 
     @property
     def p(self) -> Tensor:
@@ -122,9 +136,11 @@ class ClassSampler(IndexSampler):
         self._updates += 1
 
     def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
-        """The call of the paper's listing: the argument already contains the step size, and p is the current one."""
+        """The call of the paper's listing: the argument already contains the step size (`sampler.eta`), and p is the current one."""
         if y.numel() == 0 and self.ranks.size == 1:
             return
+        if not self._heard_eta:
+            self._hear_eta(eta_times_loss)
         p = self._uniform if self.reweight else self.p
         eta_times_loss = eta_times_loss.to(torch.float32)
         # The op counts losses in units of 2^-30, too coarse for numbers like 2e-6: give it x / m and p / m instead.
@@ -132,6 +148,16 @@ class ClassSampler(IndexSampler):
         if self.ranks.size > 1:
             largest = self.ranks.largest(largest)
         self._learn(p / largest, y, eta_times_loss / largest, 1.0)
+
+    def _hear_eta(self, eta_times_loss: Tensor) -> None:
+        """Looks once, at the first mistakes, whether the caller's step size can move p. Reads one number back from the device."""
+        if eta_times_loss.is_meta or (eta_times_loss.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        eta = float(eta_times_loss.max()) if eta_times_loss.numel() else 0.0
+        if eta > 0:
+            self._heard_eta = True
+            self.unsaid = self._why_still(eta, self.draws, step_size.FAR_FROM[True])
+            self.warn_once()
 
     def ticket(self) -> Tensor | None:
         return self._drawn
@@ -145,6 +171,7 @@ class ClassSampler(IndexSampler):
 
     def settings(self) -> dict[str, Any]:
         settings = {**super().settings(), "num_classes": self.k, "eta": self.eta, "gamma": self.gamma}
+        settings["draws"] = self.draws
         return {**settings, "reweight": True} if self.reweight else settings
 
     def outlook(self, draws: int) -> list[str]:
@@ -158,11 +185,9 @@ class ClassSampler(IndexSampler):
             f"bandit: eta {self.eta:.3g}, {draws:,} draws: the p of a class that fails {step_size.GAP:.0%} more often than the others "
             f"goes from {1 / k:.3g} to {p_at(lead / 2):.3g} at half of the run and {p_at(lead):.3g} at its end (at most {p_at(math.inf):.3g})"
         ]
-        automatic = self.automatic_eta(draws)
-        if self.eta < automatic / 5:
-            said.append(
-                f"warning: with eta {self.eta:.3g} the bandit hardly moves in so short a run; --set eta=auto takes {automatic:.3g}"
-            )
+        if why := self._why_still(self.eta, draws, step_size.FAR_FROM[False]):
+            said.append(f"warning: {why}")
+        self.unsaid = None
         return said
 
     def review(self, history: list[list[float]]) -> list[str]:

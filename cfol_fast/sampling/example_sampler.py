@@ -19,16 +19,18 @@ class ExampleSampler(IndexSampler):
     """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
 
     n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws` examples (steps times
-    batch size); or "theory", with the mistake bound `C`. Draw and update cost O(log n) per example on the CPU. rank and world_size,
+    batch size; 30 passes over the examples unless you say otherwise); or "theory", with the mistake bound `C`. A sampler whose p
+    cannot move in so many draws warns once. Draw and update cost O(log n) per example on the CPU. rank and world_size,
     or process_group: as for `ClassSampler`.
     """
 
     tickets_each_example = True
+    learns = True
 
     def __init__(
         self,
         n: int,
-        eta: float | str = 1e-7,
+        eta: float | str = "auto",
         gamma: float = 0.5,
         seed: int = 0,
         device: torch.device | str | None = None,
@@ -41,13 +43,21 @@ class ExampleSampler(IndexSampler):
     ) -> None:
         self.gamma = checked_gamma(gamma)
         super().__init__(n, seed, device, Ranks(rank, world_size, process_group))
-        automatic = None if draws is None else self.automatic_eta(draws)
-        self.eta = step_size.choose(eta, n, C, automatic)
+        self.draws = step_size.draws_of(draws, n)
+        self.eta = step_size.choose(eta, n, C, lambda: self.automatic_eta(self.draws))
         self.tree = ops.sum_tree_new(n, device)
         # The probabilities of the latest draw, of all ranks.
         self._drawn: Tensor | None = None
         # (n,) float64: the probability that each index was last drawn with by an iterator
         self._iterated: Tensor | None = None
+        self.unsaid = self._why_still(self.draws, step_size.FAR_FROM[draws is None])
+
+    def _why_still(self, draws: int, factor: float) -> str | None:
+        """Why p cannot move in so many draws, or None. factor: how much smaller than "auto" eta may be."""
+        if self.gamma == 1:
+            return "with gamma=1 p cannot move: all examples are drawn alike"
+        automatic = self.automatic_eta(draws)
+        return step_size.too_small(self.eta, draws, automatic) if self.eta < automatic / factor else None
 
     def automatic_eta(self, draws: int) -> float:
         """What "auto" means for a run that will draw so many examples."""
@@ -107,19 +117,18 @@ class ExampleSampler(IndexSampler):
         self.update(idx, loss, ticket)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "eta": self.eta, "gamma": self.gamma}
+        return {**super().settings(), "eta": self.eta, "gamma": self.gamma, "draws": self.draws}
 
     def outlook(self, draws: int) -> list[str]:
         """What the weights can reach in a run of so many draws, and a warning where that is next to nothing."""
-        lead, automatic = self.eta * draws, self.automatic_eta(draws)
+        lead = self.eta * draws
         said = [
             f"bandit: eta {self.eta:.3g}, {draws:,} draws: an example that is always wrong ends with "
             f"{step_size.times(lead)} times the weight of one that never is"
         ]
-        if self.eta < automatic / 20:
-            said.append(
-                f"warning: with eta {self.eta:.3g} the bandit hardly moves in so short a run; --set eta=auto takes {automatic:.3g}"
-            )
+        if why := self._why_still(draws, step_size.FAR_FROM[True]):
+            said.append(f"warning: {why}")
+        self.unsaid = None
         return said
 
     def review(self, history: list[list[float]]) -> list[str]:

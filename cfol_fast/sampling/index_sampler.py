@@ -8,6 +8,7 @@ hold the same state compute the same global draw and take their slots of it (`ra
 from __future__ import annotations
 
 import hashlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ class IndexSampler(Sampler[int], ABC):
     """
 
     chunk = 32
+    # Whether it draws otherwise once it is told what was wrong.
+    learns = False
     # Whether `ticket()` has an entry for each drawn example; otherwise it is the same on all ranks.
     tickets_each_example = False
 
@@ -54,6 +57,9 @@ class IndexSampler(Sampler[int], ABC):
         self.updates_before_pass: int | None = None
         # How many examples this rank asked for.
         self._asked = 0
+        # What is wrong with the settings and was not yet said: a warning at the next draw.
+        self.unsaid: str | None = None
+        self._untold_is_said = False
 
     @property
     def updates(self) -> int:
@@ -64,9 +70,30 @@ class IndexSampler(Sampler[int], ABC):
         """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its n of a draw of n * w."""
         ranks = self.ranks
         ranks.check_told()
+        # A state that was loaded comes from a sampler that has warned.
+        if not self._updates:
+            self._warn_if_untold()
+            self.warn_once()
         idx = self._draw(n * ranks.size)
         self._asked += n
         return idx if ranks.size == 1 else ranks.mine(idx)
+
+    def warn_once(self) -> None:
+        """Warns of what is wrong with the settings, on the first rank and once for each sampler."""
+        text, self.unsaid = self.unsaid, None
+        if text is not None and self.ranks.rank == 0:
+            warnings.warn(f"{type(self).__name__}: {text}", stacklevel=3)
+
+    def _warn_if_untold(self) -> None:
+        """A learning sampler that nobody tells what was wrong draws as at first. `loader` says so itself, in its own words."""
+        if self._untold_is_said or not self.learns or self._asked <= 2 * len(self):
+            return
+        self._untold_is_said = True
+        if self.updates_before_pass is None:
+            self.unsaid = (
+                "more than two passes were drawn and nobody told the sampler what was wrong, so p stays as it was: call "
+                "sampler.update(y, wrong) after every batch"
+            )
 
     @abstractmethod
     def _draw(self, n: int) -> Tensor:

@@ -7,22 +7,32 @@ a class that fails D more often than the others is ahead by eta * D * N, and the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from cfol_fast import theory
 from cfol_fast.errors import InputError
 
 # How much more often the worst class fails than the others, under attack: 0.4 on CIFAR-10 (the paper) and on the demo's images.
 GAP = 0.4
+# By how much an eta may be below "auto" before the sampler warns: by whether the number of draws is known, or is taken to be `PASSES`.
+FAR_FROM = {False: 5.0, True: 20.0}
+# The length of a run of which nobody says how long it is: so many times the number of examples.
+PASSES = 30
 
 
-def choose(eta: float | str, arms: int, C: float | None, automatic: float | None) -> float:
-    """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (what the sampler found for its draws)."""
+def draws_of(draws: int | None, size: int) -> int:
+    """How many examples the run will draw: as said, or `PASSES` passes over `size` examples."""
+    return PASSES * size if draws is None else _checked(draws)
+
+
+def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[], float]) -> float:
+    """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (the sampler's own rule for its draws)."""
     if eta == "theory":
         return theory.step_size(arms, C)
+    if C is not None:
+        raise InputError(f"C belongs to eta='theory', got C={C!r} and eta={eta!r}: leave out C")
     if eta == "auto":
-        if automatic is None:
-            raise InputError("eta='auto' needs the number of examples that the run will draw: pass draws=")
-        return automatic
+        return automatic()
     if isinstance(eta, bool) or not isinstance(eta, (int, float)) or not 0 < eta < math.inf:
         raise InputError(f"eta must be a positive number, 'auto' or 'theory', got {eta!r}")
     return float(eta)
@@ -43,6 +53,13 @@ def for_examples(draws: int, least_p: float) -> float:
     The rule for classes would give half of the softmax to a single example.
     """
     return min(2 * math.log(2) / _checked(draws), least_p)
+
+
+def too_small(eta: float, draws: int, automatic: float) -> str:
+    """What is said of an eta with which the sampler hardly learns."""
+    return (
+        f"with eta {eta:.3g} p hardly moves in {draws:,} draws: take eta=auto, which is {automatic:.3g} here"
+    )
 
 
 def target_lead(k: int) -> float:

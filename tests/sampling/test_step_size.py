@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from cfol_fast import methods
-from cfol_fast.sampling import ClassSampler, ExampleSampler, step_size
+from cfol_fast.errors import InputError
+from cfol_fast.sampling import ClassSampler, ExampleSampler, FixedClassSampler, UniformSampler, step_size
 from cfol_fast.sampling.index_sampler import IndexSampler
 
 BATCH = 128
@@ -128,7 +131,7 @@ def test_at_the_start_it_is_said_what_p_can_reach() -> None:
     (line,) = sampler(10, eta="auto", draws=48_000).outlook(48_000)
     assert "from 0.1 to 0.3 at half of the run and 0.5 at its end (at most 0.55)" in line
     _, warning = sampler(10, eta=2e-6).outlook(48_000)
-    assert "--set eta=auto takes 0.000229" in warning
+    assert "take eta=auto, which is 0.000229 here" in warning
     assert len(sampler(10, eta=2e-6).outlook(62_600 * 128)) == 1
     (line,) = ExampleSampler(5000, eta="auto", draws=48_000).outlook(48_000)
     assert "ends with 4 times the weight" in line
@@ -168,3 +171,168 @@ def test_at_the_end_it_is_said_that_p_was_at_its_cap_and_which_eta_to_try() -> N
 
 def test_a_bandit_that_mixes_alone_has_nothing_to_say() -> None:
     assert run_of(sampler(10, gamma=1.0), class_errors(10)) == []
+
+
+# --- what nobody said ------------------------------------------------------------------------------------------------------------
+
+N = 2_000
+LABELS = torch.arange(N) % 10
+
+
+def said_by(make: Callable[[], IndexSampler], use: Callable[[IndexSampler], object]) -> list[str]:
+    """The warnings of making a sampler and using it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        use(make())
+    return [str(one.message) for one in caught]
+
+
+def trained(bandit: IndexSampler, passes: int = 4) -> torch.Tensor | None:
+    """p after some passes in which class 3 is always wrong and the others are at 40 %."""
+    noise = torch.Generator().manual_seed(0)
+    for _ in range(passes * N // 50):
+        idx = bandit.draw(50)
+        y = LABELS[idx]
+        bandit.observe(
+            idx, y, torch.rand(50, generator=noise) < torch.where(y == 3, 1.0, 0.4), bandit.ticket()
+        )
+    return bandit.p
+
+
+class ImageFolderLike(torch.utils.data.Dataset):
+    targets = LABELS.tolist()
+
+    def __len__(self) -> int:
+        return N
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        LABELS,
+        LABELS.tolist(),
+        LABELS.numpy(),
+        ImageFolderLike(),
+        torch.utils.data.Subset(ImageFolderLike(), range(N)),
+    ],
+    ids=["tensor", "list", "numpy", "data set", "subset"],
+)
+def test_the_natural_call_learns(labels: object) -> None:
+    """`ClassSampler(dataset)`: eta="auto" for 30 passes, whatever the labels come in."""
+    bandit = ClassSampler(labels)
+    assert bandit.draws == 30 * N
+    assert bandit.eta == ClassSampler(LABELS, eta="auto", draws=30 * N).eta
+    p = trained(bandit, passes=10)
+    assert p is not None
+    assert p[3] > 0.3
+
+
+@pytest.mark.parametrize("options", [{}, {"reweight": True}, {"base": "empirical"}, {"gamma": 0.9}])
+def test_draws_alone_decide_the_step_size(options: dict[str, object]) -> None:
+    bandit = ClassSampler(LABELS, draws=1_000_000, **options)
+    assert bandit.eta == ClassSampler(LABELS, eta="auto", draws=1_000_000, **options).eta
+    assert bandit.eta != ClassSampler(LABELS, draws=2_000_000, **options).eta
+    assert bandit.draws == 1_000_000
+    assert "draws=1000000" in repr(bandit)
+
+
+def test_examples_have_the_same_default() -> None:
+    assert ExampleSampler(N).eta == ExampleSampler(N, eta="auto", draws=30 * N).eta
+    assert ExampleSampler(N, draws=1000 * N).eta == pytest.approx(2 * math.log(2) / (1000 * N))
+    with pytest.raises(InputError, match="C belongs to eta='theory'"):
+        ExampleSampler(N, C=3.0)
+
+
+@pytest.mark.parametrize("name", ["cfol", "cfol-reweighted", "cfol-trades"])
+def test_the_table_of_methods_passes_the_paper_s_number(name: str) -> None:
+    row = methods.get(name)
+    assert row.sampler(LABELS, 10).eta == 2e-6
+    assert row.sampler(LABELS, 10, row.params({}, "cifar10"), draws=1000).eta == 2e-6
+    assert (
+        row.sampler(LABELS, 10, row.params({}, "folder"), draws=1000 * N).eta
+        == ClassSampler(LABELS, draws=1000 * N).eta
+    )
+
+
+def by_the_listing(eta: float) -> Callable[[IndexSampler], None]:
+    """The paper's listing: the step size is in the argument of `batch_update`."""
+
+    def use(bandit: IndexSampler) -> None:
+        assert isinstance(bandit, ClassSampler)
+        for _ in range(100):
+            y = LABELS[bandit.draw(50)]
+            bandit.batch_update(y, eta * (y % 2 == 1).float())
+
+    return use
+
+
+STILL = {
+    "eta of another run": (lambda: ClassSampler(LABELS, eta=2e-6), trained, "eta=auto"),
+    "eta for fewer draws than it needs": (
+        lambda: ClassSampler(LABELS, eta=1e-4, draws=5000),
+        trained,
+        "eta=auto",
+    ),
+    "reweighted": (lambda: ClassSampler(LABELS, eta=2e-6, reweight=True), trained, "eta=auto"),
+    "gamma of 1": (lambda: ClassSampler(LABELS, gamma=1.0), trained, "gamma=1"),
+    "examples": (lambda: ExampleSampler(N, eta=1e-8), trained, "eta=auto"),
+    "examples, gamma of 1": (lambda: ExampleSampler(N, gamma=1.0), trained, "gamma=1"),
+    "nobody updates": (
+        lambda: ClassSampler(LABELS),
+        lambda s: [s.draw(100) for _ in range(100)],
+        "nobody told",
+    ),
+    "nobody updates, as a torch sampler": (
+        lambda: ExampleSampler(N),
+        lambda s: [list(s) for _ in range(3)],
+        "nobody told",
+    ),
+    "the listing's eta": (lambda: ClassSampler(LABELS), by_the_listing(2e-6), "eta=auto"),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_a_sampler_whose_p_cannot_move_warns_once(name: str) -> None:
+    make, use, word = STILL[name]
+    said = said_by(make, use)
+    assert len(said) == 1, said
+    assert word in said[0]
+
+
+MOVING = {
+    "the default": (lambda: ClassSampler(LABELS), trained),
+    "a state of another": (lambda: loaded(ClassSampler(LABELS, eta=1e-9)), trained),
+    "a number that fits": (lambda: ClassSampler(LABELS, eta=1e-3), trained),
+    "the paper's number and run": (lambda: ClassSampler(LABELS, eta=2e-6, draws=8_000_000), trained),
+    "the theory's": (lambda: ClassSampler(LABELS, eta="theory"), trained),
+    "examples": (lambda: ExampleSampler(N), trained),
+    "the listing": (lambda: ClassSampler(LABELS), by_the_listing(1e-3)),
+    "uniform": (lambda: UniformSampler(N), trained),
+    "fixed": (lambda: FixedClassSampler(LABELS, torch.full((10,), 0.1)), trained),
+}
+
+
+def loaded(bandit: ClassSampler) -> ClassSampler:
+    other = ClassSampler(LABELS)
+    bandit.load_state_dict(other.state_dict())
+    return bandit
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_sampler_whose_p_moves_warns_of_nothing(name: str) -> None:
+    assert said_by(*MOVING[name]) == []
+
+
+def test_what_a_run_says_itself_is_not_warned_of_again() -> None:
+    bandit = ClassSampler(LABELS, eta=2e-6)
+    assert len(bandit.outlook(10_000)) == 2
+    assert said_by(lambda: bandit, trained) == []
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 2 classes"):
+        ClassSampler([0] * N)
+
+
+def test_other_ranks_are_silent() -> None:
+    assert said_by(lambda: ClassSampler(LABELS, eta=2e-6, rank=1, world_size=2), lambda s: s.draw(10)) == []

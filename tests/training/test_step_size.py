@@ -66,5 +66,5 @@ def test_a_run_says_what_p_can_reach_and_whether_it_moved(
     train(tiny_config(tmp_path, eta=1e-6))
     said = "".join(capsys.readouterr())
     assert "bandit: eta 1e-06, 96 draws" in said
-    assert "warning: with eta 1e-06 the bandit hardly moves" in said
+    assert "warning: with eta 1e-06 p hardly moves" in said
     assert "p hardly moved, to 0.1 at most: try --set eta=" in said
