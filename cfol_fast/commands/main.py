@@ -49,6 +49,10 @@ COMMANDS = {
         "fit class logit offsets on a run's hold-out: the baseline without training",
     ),
     "report": ("cfol_fast.commands.report", "write a page that compares runs: tables, charts, gallery"),
+    "compare": (
+        "cfol_fast.commands.compare",
+        "list what differs between two runs or two checkpoints, and by how much",
+    ),
     "reproduce": (
         "cfol_fast.commands.reproduce",
         "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers",
@@ -60,7 +64,7 @@ COMMANDS = {
 }
 
 # What several processes, as torchrun starts them, would each do again.
-ONE_PROCESS = ("data", "demo", "offsets", "reproduce")
+ONE_PROCESS = ("compare", "data", "demo", "offsets", "reproduce")
 
 # What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
 EXPECTED_OS_ERRORS = (
