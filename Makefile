@@ -110,7 +110,7 @@ format: $(STAMP)/dev
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
 test-gpu: $(STAMP)/build $(STAMP)/dev
-	$(BIN)/cfol-fast doctor --gpu
+	$(BIN)/python -m tools.gpu_check
 
 # Other people's packages live in environments of their own, which see the packages of .venv: torch is not installed twice.
 # $(call environment,DIR,FOLDER): DIR with what FOLDER's two lists of requirements name.
@@ -151,5 +151,5 @@ $(STAMP)/docs: $(STAMP)/torch constraints.txt
 
 # Strict: a link that leads nowhere is an error.
 docs: $(STAMP)/build $(STAMP)/docs
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/python -m mkdocs build --quiet
 	@echo "the site is in site/index.html"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cfol_fast import methods
-from cfol_fast.recipes.collection import read_frontiers
 from cfol_fast.recipes.frontier.facts import RULE
 from cfol_fast.recipes.frontier.sentences import interval_text, row_of
 from cfol_fast.recipes.frontier.text import setting_text
+from tools.collection import read_frontiers
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

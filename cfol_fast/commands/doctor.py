@@ -10,10 +10,10 @@ import os
 import platform
 import shutil
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from cfol_fast.commands.gpu_launch import driver_version, launch_trouble
+from cfol_fast.errors import InputError
 
 NAME = "doctor"
 HELP = "what was built, what is installed, what this machine can do"
@@ -48,19 +48,14 @@ EXTRAS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument(
-        "--gpu",
-        action="store_true",
-        help="test this machine's GPU and write gpu-report.json (needs a checkout)",
-    )
+    # Now `make test-gpu`; still parsed, so that the error can name the new command.
+    parser.add_argument("--gpu", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    findings = examine()
     if args.gpu:
-        from cfol_fast.commands import gpu_check
-
-        return gpu_check.check(Path("gpu-report.json"), findings)
+        raise InputError("--gpu is a command of the repository: run make test-gpu in a checkout")
+    findings = examine()
     print(json.dumps(findings, indent=2) if args.json else describe(findings))
     return 0 if findings["native"]["works"] else 1
 

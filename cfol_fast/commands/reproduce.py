@@ -10,6 +10,7 @@ from cfol_fast.user_input import Range
 
 NAME = "reproduce"
 FRONTIER = "frontier"
+MOVED = ("--index", "--collect")
 HELP = (
     "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers"
 )
@@ -35,7 +36,6 @@ examples:
   cfol-fast reproduce frontier --scale small --data ~/cifar10 --parallel
   cfol-fast reproduce frontier --scale mini --keep runs.tar.xz   its finished runs in one small file, and on another machine:
   cfol-fast reproduce frontier --scale mini --take runs.tar.xz --parallel
-  cfol-fast reproduce --index results --collect reproduction/mini    keep what matters of it, with a README.md
 """
 
 
@@ -115,33 +115,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue interrupted runs although the thread count or the instructions changed",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress of the runs")
-    parser.add_argument(
-        "--index",
-        type=Path,
-        metavar="DIR",
-        help="write DIR/README.md from the results kept below DIR, and stop",
-    )
-    parser.add_argument(
-        "--collect",
-        type=Path,
-        metavar="REPRODUCTION",
-        help="with --index: first keep the tables and figures of a reproduction's folder in DIR, one JSON per comparison",
-    )
+    # Now `python -m tools.index`; still parsed, so that the error can name the new command.
+    for option in MOVED:
+        parser.add_argument(option, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    from cfol_fast.recipes.collection import collect
-    from cfol_fast.recipes.index import write_index
     from cfol_fast.recipes.recipe import list_recipes
     from cfol_fast.recipes.reproduction import reproduce
 
-    if args.collect is not None and args.index is None:
-        raise InputError("--collect needs --index DIR, the folder to keep the results in")
-    if args.index is not None:
-        if args.collect is not None:
-            collect(args.collect, args.index)
-        print(write_index(args.index))
-        return 0
+    if args.index is not None or args.collect is not None:
+        raise InputError(
+            "--index and --collect are a maintainer's command: from a checkout of the repository run "
+            "python -m tools.index DIR --collect REPRODUCTION"
+        )
     if args.list:
         _list(args)
         return 0

@@ -97,7 +97,7 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "--graph",
         "graph",
         "on|off",
-        "on a GPU: capture the whole step as a CUDA graph and replay it; doctor --gpu tells whether it pays (default: off)",
+        "on a GPU: capture the whole step as a CUDA graph and replay it; make test-gpu tells whether it pays (default: off)",
     ),
     (
         "--ema",

@@ -191,7 +191,8 @@ BAD = [
         "--seed must be at least 0",
     ),
     (["reproduce", "broken.toml"], "broken.toml is not TOML"),
-    (["reproduce", "--index", "nowhere"], "nowhere"),
+    (["reproduce", "--index", "results"], "tools.index"),
+    (["doctor", "--gpu"], "make test-gpu"),
     (["train", "cfol", "--dataset", "cifar10", "--data", "nowhere"], "nowhere"),
     (["train", "cfol", "--out", "file/run"], "cannot create"),
 ]

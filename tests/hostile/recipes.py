@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from cfol_fast.commands.main import is_input_error
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import load_recipe, plan
-from cfol_fast.recipes.collection import collect, read_kept
 from cfol_fast.recipes.planning import Plan
 from cfol_fast.recipes.recipe import FOLDER
 from cfol_fast.recipes.reproduction import write
 from tests.hostile.reading import Area, command
 from tests.hostile.values import as_text, edited
 from tests.recipes.fake_runs import write_all
+from tools.collection import collect, read_kept
 
 NAME = "figure-cfol-vs-erm"
 

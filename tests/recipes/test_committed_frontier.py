@@ -8,11 +8,12 @@ import pytest
 
 from cfol_fast.commands import train
 from cfol_fast.recipes import kept_predictions, planning
-from cfol_fast.recipes.collection import read_frontiers
-from cfol_fast.recipes.frontier import drawing, facts, headline, plan, text
+from cfol_fast.recipes.frontier import drawing, facts, plan, text
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.price import price
 from tests.recipes.test_results import RESULTS
+from tools import headline
+from tools.collection import read_frontiers
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +92,7 @@ def test_the_readmes_headline_has_every_committed_table():
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     written = page.partition(headline.BEGIN)[2].partition(headline.END)[0].lstrip("\n")
     assert written == headline.of_all(read_frontiers(RESULTS)), (
-        "run: python -m cfol_fast.recipes.frontier.headline results README.md"
+        "run: python -m tools.headline results README.md"
     )
 
 

@@ -10,12 +10,12 @@ from PIL import Image
 from cfol_fast import data
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions, kept_runs, runner
-from cfol_fast.recipes.collection import collect, read_frontiers
 from cfol_fast.recipes.frontier import facts, keep_finished, plan, reproduce_frontier
 from cfol_fast.runs import predictions
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_frontier_facts import same_as_the_images
 from tests.training.tiny import few_images
+from tools.collection import collect, read_frontiers
 
 pytestmark = pytest.mark.slow
 

@@ -6,14 +6,15 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions
-from cfol_fast.recipes.collection import collect, read_frontiers
-from cfol_fast.recipes.frontier import carrying_out, drawing, facts, headline, plan, sentences, text, writing
-from cfol_fast.recipes.index import text as index_text
+from cfol_fast.recipes.frontier import carrying_out, drawing, facts, plan, sentences, text, writing
 from cfol_fast.reporting import picture_files
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.intervals import clopper_pearson
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_committed_frontier import same_as_the_images
+from tools import headline
+from tools.collection import collect, read_frontiers
+from tools.index import text as index_text
 
 # Whole plans and tables: `make check` leaves them out.
 pytestmark = pytest.mark.slow

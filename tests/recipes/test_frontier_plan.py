@@ -10,12 +10,12 @@ from cfol_fast.commands import train
 from cfol_fast.data.folders import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import planning
-from cfol_fast.recipes.collection import read_kept
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
 from cfol_fast.sampling import step_size
 from tests.data import published_files as files
 from tests.recipes import tiny_frontier
 from tests.recipes.test_results import RESULTS
+from tools.collection import read_kept
 
 # Whole plans and tables: `make check` leaves them out.
 pytestmark = pytest.mark.slow

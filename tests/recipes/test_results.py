@@ -10,7 +10,9 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_runs, list_recipes, load_recipe, plan
-from cfol_fast.recipes.collection import (
+from cfol_fast.recipes.reproduction import write
+from tests.recipes.fake_runs import write_all
+from tools.collection import (
     KEPT_RUNS,
     collect,
     distinct,
@@ -18,9 +20,7 @@ from cfol_fast.recipes.collection import (
     read_kept,
     readable_json,
 )
-from cfol_fast.recipes.index import UNEXPLAINED, distinct_claims, text, write_index
-from cfol_fast.recipes.reproduction import write
-from tests.recipes.fake_runs import write_all
+from tools.index import UNEXPLAINED, distinct_claims, text, write_index
 
 RESULTS = Path(__file__).parents[2] / "results"
 COMMITTED = read_kept(RESULTS)
@@ -147,7 +147,7 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 def test_the_committed_page_is_up_to_date() -> None:
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == text(RESULTS), (
-        "run: cfol-fast reproduce --index results"
+        "run: python -m tools.index results"
     )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cfol_fast.commands import gpu_check
 from cfol_fast.errors import InputError
+from tools import gpu_check
 
 FINE = {"cuda": {"trouble": None}}
 

@@ -7,21 +7,23 @@ Why an ordering of the paper is not shown cannot be computed: a person writes it
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import paper, render
-from cfol_fast.recipes.collection import KEPT_RUNS, read_frontiers, read_kept
 from cfol_fast.recipes.frontier import plan
 from cfol_fast.recipes.frontier import text as frontier
 from cfol_fast.recipes.recipe import list_recipes, load_recipe
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.runs.comparisons import CONTRADICTED, NOT_SHOWN, SHOWN
 from cfol_fast.runs.toml_files import read_toml
+from tools.collection import KEPT_RUNS, collect, read_frontiers, read_kept
 
 NOTES = "notes.toml"
 VERDICTS = (SHOWN, NOT_SHOWN, f"{NOT_SHOWN} (one seed)", CONTRADICTED)
@@ -33,7 +35,7 @@ def write_index(folder: Path) -> Path:
     if not read_kept(folder) and not read_frontiers(folder):
         raise InputError(
             f"{folder} holds no results: expected {folder}/SCALE/RECIPE.json "
-            f"(cfol-fast reproduce --index {folder} --collect REPRODUCTION writes them)"
+            f"(python -m tools.index {folder} --collect REPRODUCTION writes them)"
         )
     path = folder / "README.md"
     atomic.write_text(path, text(folder))
@@ -47,7 +49,7 @@ def text(folder: Path) -> str:
     lines = [
         "# Results",
         "",
-        "Written by `cfol-fast reproduce --index results` from the JSON files below this folder: do not edit.",
+        "Written by `python -m tools.index results` from the JSON files below this folder: do not edit.",
         "",
     ]
     introduction = notes.get("introduction")
@@ -193,3 +195,27 @@ def _section(table: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
         lines += ["", f"![{figure.removesuffix('.svg')}]({table['scale']}/{figure})"]
     file = f"{table['scale']}/{table['recipe']}.json"
     return [*lines, "", f"The numbers, and every run's counts per class: [{file}]({file})."]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.index", description="Writes DIR/README.md.")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the kept results")
+    parser.add_argument(
+        "--collect",
+        type=Path,
+        metavar="REPRODUCTION",
+        help="first keep the tables and figures of a reproduction's folder in DIR, one JSON per comparison",
+    )
+    args = parser.parse_args(argv)
+    try:
+        if args.collect is not None:
+            collect(args.collect, args.folder)
+        print(write_index(args.folder))
+    except InputError as error:
+        print(f"index: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`cfol-fast doctor --gpu`: runs every test marked `gpu` and a short benchmark, and writes gpu-report.json to send back.
+"""`make test-gpu`: runs every test marked `gpu` and a short benchmark, and writes gpu-report.json to send back.
 
 The kernels were written on machines without a GPU; a report from a machine that has one tells whether they work there. After a bad
 access nothing else works in its process, so each test file has a process of its own; the report is written before the first of them
@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
+from cfol_fast.commands import doctor
 from cfol_fast.errors import InputError
+from tools import graph_check
 
 FORMAT = 2
+ROOT = Path(__file__).resolve().parents[1]
 # Of a file's failures, so many are tried again, each in a process of its own.
 TRIED_AGAIN = 10
 
@@ -53,24 +56,16 @@ def check(report: Path, findings: dict[str, Any]) -> int:
     return 0 if outcome["passed"] else 1
 
 
-def test_folder() -> Path:
-    """The tests live in the repository, not in the wheel."""
-    folder = Path(__file__).resolve().parents[2] / "tests"
-    if not (folder / "gpu").is_dir():
-        raise InputError("the GPU self-test runs from a checkout of the repository: make test-gpu")
-    return folder
-
-
 def test_files() -> list[str]:
     """The files with tests for a GPU, from the checkout's root: the native ops first, since all else is built on them."""
-    folder = test_folder()
+    folder = ROOT / "tests"
     marked = [path for path in sorted(folder.rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
     found = [
         *sorted((folder / "native").glob("test_*.py")),
         *sorted((folder / "gpu").glob("test_*.py")),
         *marked,
     ]
-    return [path.relative_to(folder.parent).as_posix() for path in dict.fromkeys(found)]
+    return [path.relative_to(ROOT).as_posix() for path in dict.fromkeys(found)]
 
 
 def run_file(file: str) -> list[dict[str, Any]]:
@@ -89,7 +84,7 @@ def run_tests(selection: str, **variables: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "pytest", selection, "-m", "gpu", "-v", "-p", "no:cacheprovider"]
         done = subprocess.run(
             [*command, f"--junitxml={results}"],
-            cwd=test_folder().parent,
+            cwd=ROOT,
             env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -172,8 +167,6 @@ def measure(device: str, seconds: float = 3.0, batch: int = 128) -> dict[str, fl
 
 def compare_graph() -> dict[str, Any]:
     """Whether --graph on gives what eager steps give, and whether it pays."""
-    from cfol_fast.commands import graph_check
-
     return graph_check.in_a_process()
 
 
@@ -192,3 +185,15 @@ PARTS: dict[str, Callable[[], Any]] = {
     "fused_convolutions": fused_convolutions,
     "graph": compare_graph,
 }
+
+
+def main() -> int:
+    try:
+        return check(Path("gpu-report.json"), doctor.examine())
+    except InputError as error:
+        print(f"gpu_check: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,12 +8,12 @@ import torch
 
 from cfol_fast import data
 from cfol_fast.attacks import cudnn
-from cfol_fast.commands import gpu_check, graph_check
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training import trainer
 from cfol_fast.training.capture import WARM_UP
 from tests.training import tiny
 from tests.training.replaying import fake_cuda
+from tools import gpu_check, graph_check
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""What `doctor --gpu` says of `--graph on`: captured steps against eager ones, from the same start, with --deterministic.
+"""What the GPU self-test says of `--graph on`: captured steps against eager ones, from the same start, with --deterministic.
 
-It runs in a process of its own (`python -m cfol_fast.commands.graph_check`): cuBLAS must not have been used before, and a capture
+It runs in a process of its own (`python -m tools.graph_check`): cuBLAS must not have been used before, and a capture
 that goes wrong can leave a process without a working GPU.
 """
 
@@ -91,7 +91,7 @@ def _tensors(tree: Any, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
 def in_a_process() -> dict[str, Any]:
     """`compare(example())` of a new process, or how that ended."""
     done = subprocess.run(
-        [sys.executable, "-m", "cfol_fast.commands.graph_check"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tools.graph_check"], capture_output=True, text=True, check=False
     )
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:

@@ -1,6 +1,6 @@
 """The README's headline: ERM, CFOL and the best rival by all three checkpoint rules and with class offsets, with intervals.
 
-`python -m cfol_fast.recipes.frontier.headline results README.md` writes one for each scale between the page's two marks.
+`python -m tools.headline results README.md` writes one for each scale between the page's two marks.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
-from cfol_fast.recipes.collection import read_frontiers
 from cfol_fast.recipes.frontier.facts import OFFSETS_RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
 from cfol_fast.recipes.frontier.sentences import caveats, counted, interval_text, row_of, verdicts
 from cfol_fast.recipes.frontier.text import OVER_SEEDS, OWN, RULES
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.wording import attack_phrase
+from tools.collection import read_frontiers
 
-BEGIN, END = "<!-- headline: written by cfol_fast.recipes.frontier.headline -->", "<!-- end of headline -->"
+BEGIN, END = "<!-- headline: written by tools.headline -->", "<!-- end of headline -->"
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
