@@ -27,6 +27,7 @@ from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.frozen import Network, bare, evaluation_mode, frozen
 from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.rows import Rows, check_complete
 from cfol_fast.evaluation.sharing import fingerprint, model_fingerprint, one_round
 from cfol_fast.machine import versions
 from cfol_fast.ranks import Ranks
@@ -135,6 +136,7 @@ class AutoAttack:
                         adversary = adversary or self._adversary(x, device)
                         this.found = self._attack(adversary, name, x[piece], y[piece], device)
                 for piece, (found, twice) in zip(round_of, this.all, strict=False):
+                    state.attacked.fill(piece, torch.tensor(found), state.batch)
                     state.predictions[piece] = torch.tensor(found)
                     state.attacked_twice.update(piece[twice].tolist())
                 state.batch += len(round_of)
@@ -142,7 +144,7 @@ class AutoAttack:
                 with one_round(ranks):
                     if progress is not None:
                         progress(number * len(pieces) + state.batch, len(self.attacks) * len(pieces))
-            state.next_attack(y)
+            state.next_attack(y, name, batch_size)
             ranks.from_first(lambda: self._save(state))
         self.attacked_twice = sorted(state.attacked_twice)
         return state.predictions
@@ -252,6 +254,7 @@ class _State:
     """How far the attacks are: the attack's number, the batch, the examples it works on, the predictions so far.
 
     candidates: (N,) bool, what withstood the attacks before the current one; its batches are made of these.
+    attacked: what the current attack found; until it has found something, an example of its batches has no result.
     choices: the ways to compute layers of the run that is continued, so that it ends with the flags it would have had.
     """
 
@@ -260,10 +263,15 @@ class _State:
         self.attack = self.batch = 0
         self.predictions = clean.clone()
         self.candidates = clean == y
+        self.attacked = Rows(len(y))
         self.attacked_twice: set[int] = set()
         self.choices: dict[str, str] = {}
 
-    def next_attack(self, y: Tensor) -> None:
+    def next_attack(self, y: Tensor, name: str, batch_size: int) -> None:
+        """After the attack `name`, which must have found a result for each of its examples."""
+        times = self.attacked.times[self.candidates]
+        check_complete(times, f"AutoAttack's {name}", lambda row: row // batch_size)
+        self.attacked = Rows(len(y))
         self.attack, self.batch = self.attack + 1, 0
         self.candidates = self.predictions == y
 
@@ -297,6 +305,8 @@ class _State:
             raise InputError(f"the AutoAttack state {path} is damaged ({wrong}); delete it to begin again")
         self.attack, self.batch = stored["attack"], stored["batch"]
         self.candidates, self.predictions = candidates, predictions
+        done = candidates.nonzero().squeeze(1)[: self.batch * batch_size]
+        self.attacked.fill(done, predictions[done], self.batch)
         self.attacked_twice = set(stored.get("attacked twice") or ())
         self.choices = stored.get("choices") or {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cfol_fast.errors import InputError
 from cfol_fast.runs import accuracy
 from cfol_fast.runs.accuracy import TAIL, Z95, Accuracy
 
@@ -23,6 +24,13 @@ class ClassAccuracy:
         self.classes = list(classes)
         k = len(self.classes)
         labels, predictions = labels.cpu(), predictions.cpu()
+        for what, found in (("labels", labels), ("predictions", predictions)):
+            if len(found) and not (int(found.min()) >= 0 and int(found.max()) < k):
+                raise InputError(
+                    f"the {what} must be 0..{k - 1} for {k} classes, got {int(found.min())}..{int(found.max())}"
+                )
+        if labels.shape != predictions.shape:
+            raise InputError(f"there are {len(predictions)} predictions for {len(labels)} labels")
         # (N,) int64 each, in the order of the images, and (N,) bool
         self.labels, self.predictions = labels, predictions
         self.correct = labels == predictions

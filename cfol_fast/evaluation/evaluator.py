@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.inputs import Source, as_source, check_labels, class_names, logits_of
 from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.evaluation.rows import Rows, batches_of, check_complete
 from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round, over_batches
 from cfol_fast.ranks import Ranks
 
@@ -106,6 +107,14 @@ def evaluate(
     )
 
 
+class _FilledIn(NamedTuple):
+    """What the batches fill in. attacked: by the attack's number."""
+
+    labels: Rows
+    clean: Rows
+    attacked: dict[int, Rows]
+
+
 class _Predictions:
     """What the model says to every example, without an attack and under each, filled in batch by batch.
 
@@ -126,7 +135,7 @@ class _Predictions:
         self.model, self.source, self.batch_size = model, source, batch_size
         self.progress, self.ranks = progress, ranks
         self.device = device or source.labels.device
-        self.labels, self.clean = torch.zeros(2, len(source), dtype=torch.int64)
+        self.labels = self.clean = torch.empty(0, dtype=torch.int64)
         self.attacked: dict[int, Tensor] = {}
         self.names: list[str] = []
         self._given = given
@@ -135,11 +144,12 @@ class _Predictions:
     def clean_and_batched(self, chosen: list[Any], active_set: bool) -> None:
         """The clean images, and every attack that works batch by batch."""
         batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
-        self.attacked = {number: torch.zeros_like(self.clean) for number in batched}
+        images = len(self.source)
+        rows = _FilledIn(Rows(images), Rows(images), {number: Rows(images) for number in batched})
         self.total = len(self.source) * max(1, len(chosen))
 
         def work(number: int, batch: Batch, states: RandomStates) -> tuple[int, int]:
-            return len(batch[0]), self._one_batch(number, batch, batched, active_set, states)
+            return len(batch[0]), self._one_batch(number, batch, rows, batched, active_set, states)
 
         attacks = list(batched.values())
         for found in over_batches(
@@ -149,21 +159,28 @@ class _Predictions:
                 # A rank may have had no batch.
                 self.names = class_names(self.source, *self._given, found[0][1])
             self.done += sum(images for images, _ in found) * (len(attacks) if chosen else 1)
-        self._put_together()
+        self._put_together(rows)
 
     def _one_batch(
-        self, number: int, batch: Batch, batched: dict[int, Any], active_set: bool, states: RandomStates
+        self,
+        number: int,
+        batch: Batch,
+        rows: _FilledIn,
+        batched: dict[int, Any],
+        active_set: bool,
+        states: RandomStates,
     ) -> int:
         """Fills in one batch; returns the number of logits."""
         idx, x, y = batch
-        x, y, rows = x.to(self.device), y.to(self.device), idx.cpu()
+        x, y = x.to(self.device), y.to(self.device)
         check_pixels(x, f"batch {number}: ")
         logits = logits_of(self.model, x, number)
         if not self.names:
             self.names = class_names(self.source, *self._given, logits.shape[1])
         check_labels(y, len(self.names))
         clean = logits.argmax(1)
-        self.labels[rows], self.clean[rows] = y.cpu(), clean.cpu()
+        rows.labels.fill(idx, y, number)
+        rows.clean.fill(idx, clean, number)
         for attack_number, one in batched.items():
             if active_set and isinstance(one, attack_kinds.PGD):
                 right = clean == y
@@ -177,13 +194,14 @@ class _Predictions:
                 with states.of_others(one, number, x.device):
                     x_adv = attack_images(one, self.model, x, y)
                 guess = self._predict(x_adv, number)
-            self.attacked[attack_number][rows] = guess.cpu()
+            rows.attacked[attack_number].fill(idx, guess, number)
         return logits.shape[1]
 
-    def _put_together(self) -> None:
-        """What each rank found, on all of them: the others have zeros there."""
-        for part in (self.labels, self.clean, *self.attacked.values()):
-            self.ranks.sum(part)
+    def _put_together(self, rows: _FilledIn) -> None:
+        """What each rank found, on all of them."""
+        place = (self.ranks, "the evaluation", batches_of(self.source, self.batch_size))
+        self.labels, self.clean = rows.labels.whole(*place), rows.clean.whole(*place)
+        self.attacked = {number: part.whole(*place) for number, part in rows.attacked.items()}
         if isinstance(self.source, LoaderSource):
             self.source.labels = self.labels
 
@@ -193,7 +211,7 @@ class _Predictions:
         if not wanted:
             return
         with one_round(self.ranks):
-            x = torch.cat([batch.cpu() for _, batch, _ in self.source.batches(self.batch_size)])
+            x = self._all_images()
         y = self.labels
         for number, one in wanted.items():
             before = self.done
@@ -207,6 +225,22 @@ class _Predictions:
             )
             with one_round(self.ranks):
                 part_done(1, 1)
+
+    def _all_images(self) -> Tensor:
+        """(N, C, H, W) in the order of the labels, which are compared: a source that was read before may give others now."""
+        place = batches_of(self.source, self.batch_size)
+        again, images = Rows(len(self.source)), []
+        for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
+            again.fill(idx, y, number)
+            if not torch.equal(again.values[idx.cpu()], self.labels[idx.cpu()]):
+                raise InputError(
+                    f"batch {number} has other labels than when it was read before: a source must give the same examples each time"
+                )
+            images.append((idx.cpu(), x.cpu()))
+        check_complete(again.times, "the second reading", place)
+        order = torch.cat([idx for idx, _ in images])
+        x = torch.cat([batch for _, batch in images])
+        return x if torch.equal(order, torch.arange(len(order))) else x[order.argsort()]
 
     def _predict(self, x: Tensor, batch: int) -> Tensor:
         return logits_of(self.model, x, batch).argmax(1)

@@ -32,6 +32,8 @@ SHAPE = {"format!": int, "images!": int, "labels!": str, "checkpoints!": {str: {
 def pack(classes: Any) -> str:
     """classes: (N,) whole numbers from 0 to 65,535, as a list, an array or a tensor on the CPU."""
     values = np.asarray(classes)
+    if values.size and not 0 <= values.min() <= values.max() < 2**16:
+        raise InputError(f"a class is a number from 0 to 65,535, got {values.min()} to {values.max()}")
     width = np.uint8 if not values.size or values.max() < 256 else np.dtype("<u2")
     return base64.b64encode(zlib.compress(values.astype(width).tobytes(), 9)).decode()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cfol_fast import atomic, attacks, data, evaluation, methods, objectives, theory
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.data.source import Batch, PartOfSource, Source
+from cfol_fast.evaluation.rows import Rows, batches_of
 from cfol_fast.evaluation.sharing import RandomStates, over_batches
 from cfol_fast.machine import versions
 from cfol_fast.policies import EpochFacts, Need
@@ -104,20 +105,21 @@ def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:
     assert source is not None
     assert isinstance(objective, objectives.Trades)
     attack = training_attack(trainer.model, trainer.config)
-    labels, losses = source.labels.cpu(), torch.zeros(len(source), dtype=torch.float64)
+    labels, losses = source.labels.cpu(), Rows(len(source), torch.float64)
 
-    def one_batch(_: int, batch: Batch, __: RandomStates) -> int:
+    def one_batch(number: int, batch: Batch, _: RandomStates) -> int:
         idx, x, y = batch
         found, _logits = objective.losses(trainer.model, objectives.Batch(x, attack(x, y), y))
-        losses[idx.cpu()] = found.double().cpu()
+        losses.fill(idx, found, number)
         return len(idx)
 
     shared = (trainer.ranks, source, trainer.config.test.batch_size, [attack])
     with evaluation_mode(trainer.model), torch.no_grad():
         for _ in over_batches(*shared, one_batch, between=trainer.leave_if_asked):
             pass
-    # Of each image one rank has the loss, the others zero. They are added up in the images' order, whoever computed them.
-    sums = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, trainer.ranks.sum(losses))
+    # They are added up in the images' order, whoever computed them.
+    of_all = losses.whole(trainer.ranks, "the hold-out", batches_of(source, trainer.config.test.batch_size))
+    sums = torch.zeros(k, dtype=torch.float64).index_add_(0, labels, of_all)
     counts = torch.bincount(labels, minlength=k)
     # 0/0 is NaN: a class without images.
     return sums / counts, float(sums.sum() / counts.sum())
