@@ -156,7 +156,7 @@ class FromMemory:
             "size": list(data.size),
             "mean": list(data.mean),
             "std": list(data.std),
-            "augment": asdict(data.augment),
+            "augment": asdict(data.paper_augment),
             "eps": data.eps,
             "imbalance": self.args.imbalance,
             "notes": data.notes,

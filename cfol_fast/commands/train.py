@@ -80,6 +80,13 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "thin the classes exponentially: the largest has FACTOR times the smallest",
     ),
     (
+        "--augment",
+        "data.augment",
+        "KIND",
+        "of the training images: none; crop: a window of the padded image; crop-flip: mirrored too; paper: what the paper does to "
+        "the data set (default: crop for images of your own, else paper)",
+    ),
+    (
         "--crop",
         "data.crop",
         "KIND",

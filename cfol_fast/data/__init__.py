@@ -3,11 +3,22 @@
 from cfol_fast.data.beton_set import BetonSet, source_of
 from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
-from cfol_fast.data.registry import DataSpec, load, names, register, spec
+from cfol_fast.data.registry import (
+    AUGMENTATIONS,
+    DataSpec,
+    augmentation,
+    default_augmentation,
+    is_own,
+    load,
+    names,
+    register,
+    spec,
+)
 from cfol_fast.data.resident import ResidentSource
 from cfol_fast.data.ticket_loader import TicketLoader, loader
 
 __all__ = [
+    "AUGMENTATIONS",
     "BetonSet",
     "DataSpec",
     "FFCVSource",
@@ -15,8 +26,11 @@ __all__ = [
     "ImageSet",
     "ResidentSource",
     "TicketLoader",
+    "augmentation",
+    "default_augmentation",
     "holdout",
     "imbalance",
+    "is_own",
     "load",
     "loader",
     "names",

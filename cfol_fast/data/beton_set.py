@@ -106,7 +106,13 @@ def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
             "cfol-fast data to-ffcv"
         )
     mean, std = (_per_channel(train, name) for name in ("mean", "std"))
-    return TrainAndTest(BetonSet(train), BetonSet(test), size, [], mean, std, _augment(train))
+    return TrainAndTest(BetonSet(train), BetonSet(test), size, [], mean, std, _augment(train), is_own(train))
+
+
+def is_own(file: Beton) -> bool:
+    """Whether the images are the user's own: written from a folder, or by a program that says nothing of them."""
+    known = file.description
+    return known.get("dataset") == "folder" or not known.keys() & {"dataset", "augment"}
 
 
 def _per_channel(file: Beton, name: str) -> tuple[float, ...] | None:

@@ -134,7 +134,10 @@ class ImageSet(torch.utils.data.Dataset):
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A data set ready for training: both splits, and what the paper says about using them."""
+    """A data set ready for training: both splits, and what goes with them.
+
+    augment: what training does to the images unless told otherwise. paper_augment: what the paper does to this data set.
+    """
 
     name: str
     train: Images
@@ -142,7 +145,8 @@ class ImageData:
     size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    augment: ops.Augment
+    augment: ops.Augment | None
+    paper_augment: ops.Augment
     eps: float
     model: str
     notes: list[str] = field(default_factory=list)

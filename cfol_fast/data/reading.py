@@ -22,7 +22,7 @@ class ReadOptions:
 class TrainAndTest:
     """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size.
 
-    mean, std, augment: where the data itself says what goes with it.
+    mean, std, augment: where the data itself says what goes with it. own: the same, see `DataSpec`.
     """
 
     train: Images
@@ -32,6 +32,7 @@ class TrainAndTest:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     augment: ops.Augment | None = None
+    own: bool | None = None
 
 
 def need_root(root: Path | None, expected: str) -> Path:

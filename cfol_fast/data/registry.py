@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cfol_fast import ops
 from cfol_fast.data import beton_set, embedded_images, folders, images
+from cfol_fast.data.beton import open_beton
 from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
@@ -40,11 +42,30 @@ def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops
     )
 
 
+AUGMENTATIONS = ("none", "crop", "crop-flip", "paper")
+
+
+def default_augmentation(own: bool) -> str:
+    """Of `AUGMENTATIONS`. For images of the user's own without a flip, since a mirrored traffic sign is another sign; measured, see
+    docs/own-data.md."""
+    return "crop" if own else "paper"
+
+
+def augmentation(word: str, size: int, paper: ops.Augment) -> ops.Augment | None:
+    """What one of `AUGMENTATIONS` does to images of this side. paper: what the paper does to the data set."""
+    if word == "paper":
+        return paper
+    if word == "none":
+        return None
+    return ops.Augment(pad=math.ceil(size / 16), crop=True, flip=word == "crop-flip")
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """One data set: how it is read and what goes with it. mean/std None: measured on the training images.
 
-    files: where it is a folder of image files, what lists them.
+    augment: of the images' side; what `--augment paper` does. files: where it is a folder of image files, what lists them.
+    own: the images are the user's, for whom the paper has no settings.
     """
 
     name: str
@@ -57,6 +78,7 @@ class DataSpec:
     eps: float = PAPER_EPS
     model: str = "resnet18"
     files: folders.ListFiles | None = None
+    own: bool = False
 
 
 def _published(name: str) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
@@ -151,6 +173,7 @@ SPECS: dict[str, DataSpec] = {
             None,
             paper_augment,
             files=folders.folder,
+            own=True,
         ),
         DataSpec(
             beton_set.NAME,
@@ -160,6 +183,7 @@ SPECS: dict[str, DataSpec] = {
             None,
             None,
             paper_augment,
+            own=True,
         ),
     )
 }
@@ -181,6 +205,17 @@ def spec(name: str) -> DataSpec:
     if name not in SPECS:
         raise InputError(f"unknown data set {name!r}{did_you_mean(name, SPECS)}")
     return SPECS[name]
+
+
+def is_own(name: str, root: str | Path | None) -> bool:
+    """Whether the images are the user's own. FFCV files are what they were written from."""
+    row = spec(name)
+    if name != beton_set.NAME or root is None:
+        return row.own
+    # Files that are not there or cannot be read are refused where they are loaded.
+    with suppress(InputError):
+        return beton_set.is_own(open_beton(Path(root).expanduser() / beton_set.TRAIN))
+    return row.own
 
 
 def check_size(row: DataSpec, size: int | None) -> None:
@@ -231,8 +266,10 @@ def load(
     mean, std = found.mean or row.mean, found.std or row.std
     if mean is None or std is None:
         mean, std = channel_statistics(train)
-    augment = found.augment or row.augment(min(shape))
-    return ImageData(name, train, test, shape, mean, std, augment, row.eps, row.model, notes)
+    paper = found.augment or row.augment(min(shape))
+    default = default_augmentation(row.own if found.own is None else found.own)
+    augment = augmentation(default, min(shape), paper)
+    return ImageData(name, train, test, shape, mean, std, augment, paper, row.eps, row.model, notes)
 
 
 def thinned_note(factor: float, counts: list[int]) -> str:

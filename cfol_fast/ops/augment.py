@@ -52,6 +52,21 @@ class Augment:
                 f"pad needs crop=True, since only a random crop uses the padding; got pad={self.pad}"
             )
 
+    def __str__(self) -> str:
+        """What is done and, of a flip, what is not: "crop with padding 2, no flip"."""
+        named = ("brightness", "contrast", "saturation")
+        jitter = [f"{name} by {getattr(self, name):.0%}" for name in named if getattr(self, name)]
+        crop = f"crop with padding {self.pad}" if self.pad else "crop"
+        if self.scale:
+            crop = f"random-resized crop of {self.scale:.0%} to 100% of the area"
+        parts = [
+            *([crop] if self.crop or self.scale else []),
+            "flip" if self.flip else "no flip",
+            *jitter,
+            *([f"rotation by up to {self.degrees:g} degrees"] if self.degrees else []),
+        ]
+        return ", ".join(parts)
+
 
 _NOTHING = Augment()
 _THREE_NUMBERS = Augment(crop=False, brightness=1.0, contrast=1.0, saturation=1.0)

@@ -38,7 +38,9 @@ class DataConfig:
     # For "folder" only: the digest of its files (data.folders.content_of). It names the images wherever they lie; others are refused.
     content: str | None = None
     skip_corrupt: bool = False
-    augment: bool = True
+    # "none", "crop", "crop-flip" or "paper", what the paper does to this data set. None: "paper" for published data sets, "crop" for
+    # images of the user's own. It was true or false once, which are "paper" and "none".
+    augment: str | None = None
     # "own": as the data set's row says. "random-resized": a window of random area, shape and place, resampled to the batch's size.
     crop: str = "own"
     # For "random-resized": the smallest share of the image's area, and the largest of width : height and height : width.
@@ -249,11 +251,21 @@ def assign(config: TrainConfig, key: str, value: Any) -> None:
     if path.startswith("params."):
         config.params[path.removeprefix("params.")] = parse_parameter(value)
         return
+    if path == "data.augment":
+        value = augmentation_word(value)
     owner: Any = config
     *groups, leaf = path.split(".")
     for group in groups:
         owner = getattr(owner, group)
     setattr(owner, leaf, coerce(value, typing.get_type_hints(type(owner))[leaf], path))
+
+
+def augmentation_word(value: Any) -> Any:
+    """`data.augment` as a word, where an older file or program says true or false."""
+    try:
+        return "paper" if _as(value, bool) else "none"
+    except TypeError:
+        return value
 
 
 def assign_text(config: TrainConfig, assignment: str) -> None:

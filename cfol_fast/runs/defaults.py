@@ -17,7 +17,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
-from cfol_fast.runs.config import AttackConfig, TrainConfig
+from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word
 from cfol_fast.runs.limits import check_numbers
 from cfol_fast.runs.schedules import SCHEDULES, milestones
 from cfol_fast.user_input import parse_number
@@ -49,6 +49,7 @@ def complete(config: TrainConfig) -> TrainConfig:
     method = methods.get(config.method)
     config.method = method.name
     spec = data.spec(config.data.name)
+    own = data.is_own(spec.name, config.data.root)
     defaults = BY_DATA_SET.get(spec.name, PAPER)
 
     if config.shards is None:
@@ -70,6 +71,7 @@ def complete(config: TrainConfig) -> TrainConfig:
         config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else defaults.lr
     )
     config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
+    config.data.augment = _default(augmentation_word(config.data.augment), data.default_augmentation(own))
     config.attack.kind = _default(config.attack.kind, method.attack or "none")
     config.attack.eps = _default(config.attack.eps, spec.eps)
     _settle_steps(config.attack, defaults)
@@ -155,6 +157,7 @@ def _check(config: TrainConfig) -> None:
         ("batchnorm", config.batchnorm, ("shard", "sync")),
         ("data.source", config.data.source, ("resident", "ffcv")),
         ("data.crop", config.data.crop, ("own", "random-resized")),
+        ("data.augment", config.data.augment, data.AUGMENTATIONS),
         ("ema.per", config.ema.per, ("step", "epoch")),
     ):
         if word not in choices:
@@ -185,8 +188,8 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             f"data.content is the digest of a folder of images, got data.name={config.data.name}"
         )
-    if config.data.crop != "own" and not config.data.augment:
-        raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=false")
+    if config.data.crop != "own" and config.data.augment == "none":
+        raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=none")
     if config.data.source == "ffcv" and config.data.beton is None:
         raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
     fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy

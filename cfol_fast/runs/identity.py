@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.runs.config import TrainConfig, flatten, to_dict
+from cfol_fast.runs.config import TrainConfig, augmentation_word, flatten, to_dict
 
 # Where a run is carried out, and in which portions it saves, tests and compiles.
 INCIDENTAL = (
@@ -45,8 +45,13 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     defaults["precision"] = "float32"
     # A whole batch at once: what every run was before there were shards.
     defaults["shards"] = 1
+    # `data.augment` was true unless told, or false.
+    defaults["data.augment"] = "paper"
     found = {}
     for key, value in flatten(config).items():
+        if key == "data.augment":
+            word = augmentation_word(value)
+            value = False if word == "none" else word
         at_default = key in defaults and defaults[key] == value and key not in NAMING
         if value is None or at_default or is_incidental(key):
             continue

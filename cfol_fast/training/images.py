@@ -38,6 +38,8 @@ class RunImages:
     validation_split: str
     test: Source
     spec: ModelSpec
+    # What is done to the training images, in words.
+    augmentation: str
     # What to say when the run starts.
     notes: list[str] = field(default_factory=list)
 
@@ -83,11 +85,14 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     elif wanted.holdout == "test":
         validation = test
     images = found.train if training_rows is None else found.train.subset(training_rows)
-    augment = found.augment if wanted.augment else None
+    word = wanted.augment or data.default_augmentation(data.is_own(wanted.name, wanted.root))
+    augment = data.augmentation(word, min(found.size), found.paper_augment)
     if augment is not None and wanted.crop == "random-resized":
         augment = dataclasses.replace(
             augment, pad=0, crop=False, scale=wanted.crop_scale, ratio=wanted.crop_ratio
         )
+    augmentation = word if augment is None else f"{word} ({augment})"
+    notes.append(f"augmentation: {augmentation}")
     train: TrainingSource
     if wanted.source == "ffcv":
         notes.append(
@@ -135,6 +140,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         validation_split="test" if wanted.holdout == "test" else "holdout",
         test=test,
         spec=spec,
+        augmentation=augmentation,
         notes=notes,
     )
 

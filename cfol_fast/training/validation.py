@@ -170,6 +170,7 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "model": config.model.name,
         "seed": config.seed,
         "holdout": holdout_label(config.data.holdout),
+        "augmentation": trainer.images.augmentation,
         "finished": True,
         "test": {"clean": clean, "robust": robust},
         "checkpoints": {name: tested[weights] for name, weights in kept.items()},

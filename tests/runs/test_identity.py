@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.machine import check_same_arithmetic
+from cfol_fast.recipes.planning import job
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig, assign, known_keys, to_dict
 from cfol_fast.runs.defaults import complete
@@ -103,6 +107,44 @@ def test_the_identity_of_a_run_is_what_its_recipe_named_it_by():
         "epochs": 200,
         "seed": 3,
     }
+
+
+def test_committed_runs_keep_their_names():
+    committed = {
+        name: run["settings"]
+        for path in (Path(__file__).parents[2] / "results").glob("*/*.json")
+        for name, run in json.loads(path.read_text()).get("runs", {}).items()
+    }
+    assert len(committed) > 30
+    for name, settings in committed.items():
+        # The settings at whose defaults a run is named are left out.
+        config = configuration(**{"attack.steps": 7, **settings})
+        assert job(config).name == name
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [(True, "paper"), (False, "none"), ("true", "paper"), ("off", "none"), ("crop", "crop")],
+)
+def test_an_older_switch_of_augmentation_is_read(value, means):
+    assert configuration(data__augment=value).data.augment == means
+    config = TrainConfig()
+    config.data.augment = value
+    assert complete(config).data.augment == means
+
+
+@pytest.mark.parametrize("name", ["fashion-mini", "cifar10", "folder"])
+def test_the_switch_of_augmentation_names_a_run_as_before(name):
+    def settings(value):
+        tree = to_dict(complete(configuration(data__name=name, data__root="/here")))
+        tree["data"]["augment"] = value
+        return essential_settings(tree)
+
+    assert settings(True) == settings("paper")
+    assert "data.augment" not in settings("paper")
+    assert settings(False) == settings("none")
+    assert settings("none")["data.augment"] is False
+    assert settings("crop")["data.augment"] == "crop"
 
 
 def test_a_folder_of_images_is_known_by_its_path(tmp_path):
