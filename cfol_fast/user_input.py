@@ -88,6 +88,7 @@ def _plain(value: float) -> str:
 # The options and fields that several places have.
 COUNT = Range(1, 1_000_000)
 SEED = Range(0, 2**63 - 1)
+WHITE = Range(0, 2**32, whole=False, above=True)
 # Torch starts all its threads at once; with a hundred thousand the process dies.
 THREADS = Range(1, 1024)
 

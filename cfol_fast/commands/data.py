@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from cfol_fast.errors import InputError
-from cfol_fast.user_input import SEED, Range
+from cfol_fast.user_input import SEED, WHITE, Range
 
 NAME = "data"
 HELP = "write a data set to an FFCV file, for data that does not fit on the device"
@@ -73,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     write.add_argument(
         "--skip-corrupt", action="store_true", help="leave out images that cannot be decoded, and count them"
+    )
+    write.add_argument(
+        "--white",
+        type=WHITE,
+        metavar="VALUE",
+        help="white in images with more than 8 bits, e.g. 4095 (default: decided by the largest value of all images)",
     )
     write.add_argument("--download", action="store_true", help="fetch the official files first")
     write.add_argument("--overwrite", action="store_true", help="replace files that exist")
@@ -143,6 +149,7 @@ class FromMemory:
             seed=args.seed,
             size=args.size,
             skip_corrupt=args.skip_corrupt,
+            white=args.white,
         )
         self.notes = self.data.notes
 
@@ -176,12 +183,18 @@ class Streaming:
 
         spec = registry.spec(args.dataset)
         registry.check_size(spec, args.size)
-        options = ReadOptions(args.download, args.size, args.skip_corrupt, progress=True)
+        registry.check_white(spec, args.white)
+        # A conversion goes through the folder once: there is nothing to keep.
+        options = ReadOptions(args.download, args.size, args.skip_corrupt, True, args.white, cache="off")
         root = None if args.data is None else Path(args.data).expanduser()
         self.conversion = Conversion(spec, root, options, mode, args.quality, args.imbalance, args.seed)
-        self.notes = list(self.conversion.notes)
+        self._notes = list(self.conversion.notes)
         folder = next(iter(files.values())).parent
         self.conversion.check_room(list(files), folder if folder.is_dir() else folder.parent)
 
     def write(self, split: str, out: IO[bytes], path: Path) -> None:
-        self.notes += self.conversion.write(split, out, path).notes()
+        self._notes += self.conversion.write(split, out, path).notes()
+
+    @property
+    def notes(self) -> list[str]:
+        return self._notes + self.conversion.white.notes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cfol_fast import processes
 from cfol_fast.errors import InputError
-from cfol_fast.user_input import COUNT, SEED, Range, parse_number
+from cfol_fast.user_input import COUNT, SEED, WHITE, Range, parse_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,6 +163,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="under torchrun: how long a process waits for another before all end; more than a batch takes (default: 3600)",
     )
+    parser.add_argument(
+        "--white",
+        type=WHITE,
+        metavar="VALUE",
+        help="white in images with more than 8 bits, e.g. 4095 (default: the run's, or decided by the largest value of all images)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
 
@@ -193,6 +199,8 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
         # The first process of a machine reads before the others, which find downloads and caches then.
         subject = _subject(args) if processes.local_rank() == 0 else None
     subject = subject or _subject(args)
+    for note in [] if args.quiet else subject.bundle.notes:
+        print(f"note: {note}", file=sys.stderr)
     images = subject.bundle.test
     if args.limit is not None and args.limit < len(images):
         images = images.subset(data.stratified(images.labels, args.limit))
@@ -319,10 +327,11 @@ def _subject(args: argparse.Namespace) -> Subject:
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
         )
 
-    options: dict[str, Any] = {"root": args.data}
+    options: dict[str, Any] = {"root": args.data, "white": args.white}
     if config is not None and config.data.name == name:
         options = {"root": args.data or config.data.root, "size": config.data.size}
-        options["skip_corrupt"] = config.data.skip_corrupt
+        options["skip_corrupt"], options["cache"] = config.data.skip_corrupt, config.data.cache
+        options["white"] = config.data.white if args.white is None else args.white
     bundle = data.load(name, progress=not args.quiet, **options)
     given = _normalisation(args, bundle)
     if ours and given:
@@ -357,7 +366,7 @@ def _published(args: argparse.Namespace) -> Subject:
         )
     known = models.published(args.model)
     size = known.image_size if known is not None and args.dataset == "folder" else None
-    bundle = data.load(args.dataset, root=args.data, size=size, progress=not args.quiet)
+    bundle = data.load(args.dataset, root=args.data, size=size, white=args.white, progress=not args.quiet)
     model = published_model(args.model, len(bundle.classes), bundle.size[0], bundle.channels)
     return Subject(model, Path(args.model), bundle, args.data, None)
 

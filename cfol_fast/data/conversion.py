@@ -7,7 +7,7 @@ labels, places and a few images are in memory at a time, and nothing is written 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,16 +20,19 @@ from cfol_fast.data.beton_layout import JPG, LONGEST_SIDE, RAW, BetonWriter
 from cfol_fast.data.decoding import (
     SAMPLES,
     TURNS,
-    UNREADABLE,
     Listing,
+    WhitePoint,
+    has_several_pictures,
     open_image,
     orientation,
     pixels_of,
     read_image,
     refuse_unreadable,
+    several_note,
     size_in_headers,
     skipped_note,
     stored_size,
+    tried,
     upright_size,
 )
 from cfol_fast.data.ffcv_install import using_ffcv
@@ -66,7 +69,10 @@ CMYK, TURNED, MISNAMED, REFUSED, ENCODED = (
 
 @dataclass(frozen=True)
 class Stored:
-    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were asked for."""
+    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were asked for.
+
+    several: the file holds more pictures.
+    """
 
     height: int
     width: int
@@ -74,16 +80,19 @@ class Stored:
     data: bytes
     how: str
     sums: ChannelSums | None = None
+    several: bool = False
 
 
 class Storing:
     """How a file becomes a `Stored`: safe to call from many threads."""
 
-    def __init__(self, root: Path, size: int | None, mode: str, quality: int) -> None:
+    def __init__(
+        self, root: Path, size: int | None, mode: str, quality: int, white: Callable[[], float]
+    ) -> None:
         with using_ffcv():
             from ffcv.libffcv import imdecode
         self._decode = imdecode
-        self.root, self.size, self.mode, self.quality = root, size, mode, quality
+        self.root, self.size, self.mode, self.quality, self.white = root, size, mode, quality, white
 
     def __call__(self, path: str, measured: bool = False) -> Stored:
         """Raises what `decoding.UNREADABLE` lists for a file that is not a whole image."""
@@ -108,11 +117,12 @@ class Storing:
                 if pixels is not None:
                     return Stored(height, width, JPG, data, COPIED, _sums(pixels, measured))
                 how = REFUSED
-            pixels = pixels_of(image, self.size)
+            pixels = pixels_of(image, self.size, self.white)
+            several = has_several_pictures(image)
         sums = _sums(pixels, measured)
         if self.mode == "raw":
-            return Stored(height, width, RAW, pixels.tobytes(), how, sums)
-        return Stored(height, width, JPG, as_jpeg(pixels, self.quality), how, sums)
+            return Stored(height, width, RAW, pixels.tobytes(), how, sums, several)
+        return Stored(height, width, JPG, as_jpeg(pixels, self.quality), how, sums, several)
 
     def _bytes_of(self, path: str) -> bytes:
         with open(self.root / path, "rb") as file:
@@ -144,11 +154,16 @@ class Part:
     listing: Listing
     how: Counter[str] = field(default_factory=Counter)
     skipped: list[str] = field(default_factory=list)
+    several: list[str] = field(default_factory=list)
     sums: ChannelSums = field(default_factory=lambda: ChannelSums(3))
 
     def notes(self) -> list[str]:
         ways = "; ".join(f"{count:,} {how}" for how, count in self.how.most_common())
-        return [f"{self.listing.split}: {ways}", *skipped_note(self.skipped, self.listing)]
+        return [
+            f"{self.listing.split}: {ways}",
+            *skipped_note(self.skipped, self.listing),
+            *several_note(self.several, self.listing),
+        ]
 
 
 class Conversion:
@@ -167,10 +182,11 @@ class Conversion:
         assert spec.files is not None
         self.spec, self.options, self.mode, self.quality = spec, options, mode, quality
         files = spec.files(root, options, size_in_headers)
+        self.white = WhitePoint(files.parts, options)
         more: list[str] = []
         if options.skip_corrupt and (files.test is None or imbalance is not None):
             # Who is drawn at random depends on who is there: this part is decoded twice.
-            files, more = _readable(files, options)
+            files, more = _readable(files, options, self.white)
         self.parts, self.notes = _divided(files, imbalance, seed)
         self.notes += more
         self.imbalance, self.size = imbalance, files.size
@@ -188,16 +204,14 @@ class Conversion:
         )
 
     def _bytes_of(self, listing: Listing) -> int:
-        storing = Storing(listing.root, self.size, self.mode, self.quality)
-
-        def length(path: str) -> int | None:
-            try:
-                return len(storing(path).data)
-            except UNREADABLE:
-                return None
+        storing = Storing(listing.root, self.size, self.mode, self.quality, self.white)
 
         paths = listing.paths[:: -(-len(listing) // SAMPLES)]
-        found = [size for size in map_in_order(length, paths) if size is not None]
+        found = [
+            len(stored.data)
+            for stored in map_in_order(tried(storing), paths)
+            if not isinstance(stored, Exception)
+        ]
         return len(listing) * sum(found) // max(1, len(found))
 
     def write(self, split: str, out: IO[bytes], path: Path) -> Part:
@@ -215,14 +229,11 @@ class Conversion:
         return part
 
     def _stored(self, listing: Listing, part: Part) -> Iterator[tuple[int, Stored]]:
-        storing = Storing(listing.root, self.size, self.mode, self.quality)
+        storing = Storing(listing.root, self.size, self.mode, self.quality, self.white)
         every = -(-len(listing) // MOST_MEASURED)
 
         def one(row: int) -> Stored | Exception:
-            try:
-                return storing(listing.paths[row], measured=row % every == 0)
-            except UNREADABLE as error:
-                return error
+            return tried(lambda path: storing(path, measured=row % every == 0))(listing.paths[row])
 
         results = map_in_order(one, range(len(listing)))
         shown = track(results, len(listing), f"writing {listing.split}", self.options.progress)
@@ -232,6 +243,8 @@ class Conversion:
                 part.skipped.append(path)
                 continue
             part.how[stored.how] += 1
+            if stored.several:
+                part.several.append(path)
             if stored.sums is not None:
                 part.sums.join(stored.sums)
             yield label, stored
@@ -248,23 +261,20 @@ class Conversion:
             "augment": asdict(self.spec.augment(min(self.batch_size))),
             "eps": self.spec.eps,
             "imbalance": self.imbalance,
+            **({} if self.white.value is None else {"white": self.white.value}),
             "notes": self.notes,
         }
 
 
-def _readable(files: Files, options: ReadOptions) -> tuple[Files, list[str]]:
+def _readable(files: Files, options: ReadOptions, white: WhitePoint) -> tuple[Files, list[str]]:
     """The files without those of the training part that cannot be decoded, as `decoding.decode` leaves them out; and the note of them."""
     listing = files.train
 
-    def problem(path: str) -> Exception | None:
-        try:
-            read_image(listing.root / path, files.size)
-        except UNREADABLE as error:
-            return error
-        return None
+    def read(path: str) -> None:
+        read_image(listing.root / path, files.size, white)
 
     problems = track(
-        map_in_order(problem, listing.paths), len(listing), f"checking {listing.split}", options.progress
+        map_in_order(tried(read), listing.paths), len(listing), f"checking {listing.split}", options.progress
     )
     kept, skipped = [], []
     for row, error in enumerate(problems):

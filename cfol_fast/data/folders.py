@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cfol_fast.data.decoding import MIXED_SIZE, Listing, common_size, decode
+from cfol_fast.data.decoding import MIXED_SIZE, Listing, WhitePoint, cache_folder, common_size, decode
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
+from cfol_fast.data.room import size_text
 from cfol_fast.errors import InputError, one_line
 
-SizeOf = Callable[[Listing, bool], tuple[int, int] | None]
+SizeOf = Callable[[Listing, bool, Path | None], tuple[int, int] | None]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
 # Stanford publishes none. This one stands in the Git LFS pointer of a public copy, and unrelated projects recorded the same:
@@ -37,6 +38,10 @@ class Files:
     batch_size: tuple[int, int]
     notes: list[str]
 
+    @property
+    def parts(self) -> list[Listing]:
+        return [part for part in (self.train, self.test) if part is not None]
+
 
 ListFiles = Callable[..., Files]
 LAYOUT = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
@@ -47,14 +52,24 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
 
     def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
         files = list_files(root, options)
-        notes = list(files.notes)
-        train, more = decode(files.train, options, files.size)
-        notes += more
-        test = None
-        if files.test is not None:
-            test, more = decode(files.test, options, files.size)
+        base = files.train.root
+        cache = cache_folder(base, options.cache)
+        white = WhitePoint(files.parts, options, cache)
+        notes, found = list(files.notes), []
+        for part in files.parts:
+            images, more = decode(part, options, files.size, cache, white)
+            found.append(images)
             notes += more
-        return TrainAndTest(train, test, files.batch_size, notes)
+        train, test = found[0], found[1] if len(found) > 1 else None
+        notes += white.notes
+        if cache is not None:
+            size = size_text(sum(images.images.nbytes for images in found))
+            notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")
+        elif options.cache == "auto":
+            notes.append(
+                f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them in DIR)"
+            )
+        return TrainAndTest(train, test, files.batch_size, notes, white=white.value)
 
     return read
 
@@ -72,10 +87,19 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
         _same_classes(train, test)
     size = options.size
     if size is None:
-        sizes = {size_of(part, options.progress) for part in (train, test) if part is not None}
-        common = sizes.pop() if len(sizes) == 1 else None
-        if common is not None:
-            return Files(train, test, None, common, notes)
+        cache = cache_folder(root, options.cache)
+        parts = [part for part in (train, test) if part is not None]
+        sizes = {part.split: size_of(part, options.progress, cache) for part in parts}
+        common = set(sizes.values())
+        if None not in common and len(common) > 1:
+            shown = " and ".join(f"{size[1]}x{size[0]} in {split}/" for split, size in sizes.items() if size)
+            raise InputError(
+                f"{root}: images of {shown}. Choose one size for both with --set data.size={min(sizes['train'] or (1,))} "
+                "(--size outside of training)."
+            )
+        one = common.pop() if len(common) == 1 else None
+        if one is not None:
+            return Files(train, test, None, one, notes)
         size = MIXED_SIZE
         notes.append(
             f"images of different sizes: stored with a short side of {size} px (change it with size=)"

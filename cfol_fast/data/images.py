@@ -137,6 +137,7 @@ class ImageData:
     """A data set ready for training: both splits, and what goes with them.
 
     augment: what training does to the images unless told otherwise. paper_augment: what the paper does to this data set.
+    white: the white point that images with more than 8 bits were read with; None where there are none.
     """
 
     name: str
@@ -150,6 +151,7 @@ class ImageData:
     eps: float
     model: str
     notes: list[str] = field(default_factory=list)
+    white: float | None = None
 
     @property
     def channels(self) -> int:

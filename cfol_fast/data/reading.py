@@ -12,10 +12,14 @@ from cfol_fast.errors import InputError
 
 @dataclass(frozen=True)
 class ReadOptions:
+    """white: the white point of images with more than 8 bits. cache: "auto", "off" or a folder, see `decoding.cache_folder`."""
+
     download: bool = False
     size: int | None = None
     skip_corrupt: bool = False
     progress: bool = False
+    white: float | None = None
+    cache: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class TrainAndTest:
     """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size.
 
     mean, std, augment: where the data itself says what goes with it. own: the same, see `DataSpec`.
+    white: of images with more than 8 bits, where there are such.
     """
 
     train: Images
@@ -33,6 +38,7 @@ class TrainAndTest:
     std: tuple[float, ...] | None = None
     augment: ops.Augment | None = None
     own: bool | None = None
+    white: float | None = None
 
 
 def need_root(root: Path | None, expected: str) -> Path:

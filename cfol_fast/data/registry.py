@@ -228,6 +228,14 @@ def check_size(row: DataSpec, size: int | None) -> None:
         raise InputError(f"size must be at least 1 px, got {size}")
 
 
+def check_white(row: DataSpec, white: float | None) -> None:
+    """Refuses a white point for a data set that is not made of image files."""
+    if white is not None and row.files is None:
+        raise InputError(f"data.white is for image files, and {row.name} has pixels of 8 bits: leave it out")
+    if white is not None and not 0 < white < math.inf:
+        raise InputError(f"white must be a number above 0, got {white:g}")
+
+
 def load(
     name: str,
     root: str | Path | None = None,
@@ -237,6 +245,8 @@ def load(
     seed: int = 0,
     size: int | None = None,
     skip_corrupt: bool = False,
+    white: float | None = None,
+    cache: str = "auto",
     progress: bool = True,
 ) -> ImageData:
     """Data set `name` from the folder `root`.
@@ -244,10 +254,13 @@ def load(
     imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set keeps all its images.
     size: the short side a folder of differently sized images is stored with; only for `folder`.
     skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at the first.
+    white: the value of white in images with more than 8 bits a channel; None decides by the largest value of all such images.
+    cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
     """
     row = spec(name)
     check_size(row, size)
-    options = ReadOptions(download=download, size=size, skip_corrupt=skip_corrupt, progress=progress)
+    check_white(row, white)
+    options = ReadOptions(download, size, skip_corrupt, progress, white, cache)
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)
     train, test = found.train, found.test
@@ -269,7 +282,9 @@ def load(
     paper = found.augment or row.augment(min(shape))
     default = default_augmentation(row.own if found.own is None else found.own)
     augment = augmentation(default, min(shape), paper)
-    return ImageData(name, train, test, shape, mean, std, augment, paper, row.eps, row.model, notes)
+    return ImageData(
+        name, train, test, shape, mean, std, augment, paper, row.eps, row.model, notes, found.white
+    )
 
 
 def thinned_note(factor: float, counts: list[int]) -> str:

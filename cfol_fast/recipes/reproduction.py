@@ -93,7 +93,7 @@ class Loader:
 
     def __call__(self, config: TrainConfig) -> ImageData:
         wanted = config.data
-        key = (wanted.name, wanted.root, wanted.size, wanted.skip_corrupt)
+        key = (wanted.name, wanted.root, wanted.size, wanted.skip_corrupt, wanted.white, wanted.cache)
         if key not in self._found:
             self._found[key] = load_data(
                 wanted.name,
@@ -101,6 +101,8 @@ class Loader:
                 download=wanted.download,
                 size=wanted.size,
                 skip_corrupt=wanted.skip_corrupt,
+                white=wanted.white,
+                cache=wanted.cache,
             )
         return self._found[key]
 

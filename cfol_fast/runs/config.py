@@ -38,6 +38,10 @@ class DataConfig:
     # For "folder" only: the digest of its files (data.folders.content_of). It names the images wherever they lie; others are refused.
     content: str | None = None
     skip_corrupt: bool = False
+    # For folders of image files: the value of white in images with more than 8 bits. None: decided by the largest value of all of them.
+    white: float | None = None
+    # Where decoded images are kept: "auto" (beside the data), "off", or a folder.
+    cache: str = "auto"
     # "none", "crop", "crop-flip" or "paper", what the paper does to this data set. None: "paper" for published data sets, "crop" for
     # images of the user's own. It was true or false once, which are "paper" and "none".
     augment: str | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cfol_fast import attacks, data, methods, models, processes
+from cfol_fast.data.registry import check_white
 from cfol_fast.errors import InputError
 from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
 from cfol_fast.ops.pgd import NORMS
@@ -188,6 +189,7 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             f"data.content is the digest of a folder of images, got data.name={config.data.name}"
         )
+    check_white(data.spec(config.data.name), config.data.white)
     if config.data.crop != "own" and config.data.augment == "none":
         raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=none")
     if config.data.source == "ffcv" and config.data.beton is None:

@@ -18,6 +18,7 @@ INCIDENTAL = (
     "device",
     "data.root",
     "data.download",
+    "data.cache",
     "data.beton",
     "compile",
     "graph",

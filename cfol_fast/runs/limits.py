@@ -10,7 +10,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig, flatten, to_dict
-from cfol_fast.user_input import COUNT, SEED, Range, check_home_folder, shorten
+from cfol_fast.user_input import COUNT, SEED, WHITE, Range, check_home_folder, shorten
 
 STEPS = Range(1, 1_000_000_000)
 ATTACK_STEPS = Range(1, 100_000)
@@ -18,6 +18,7 @@ NUMBERS: dict[str, Range] = {
     "data.imbalance": Range(1, 1e6, whole=False),
     "data.images": Range(1, 1e9),
     "data.size": Range(1, 4096),
+    "data.white": WHITE,
     "data.lag": Range(0, 1000),
     "data.crop_scale": Range(0, 1, whole=False, above=True),
     "data.crop_ratio": Range(1, 100, whole=False),

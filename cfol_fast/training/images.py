@@ -42,6 +42,8 @@ class RunImages:
     augmentation: str
     # What to say when the run starts.
     notes: list[str] = field(default_factory=list)
+    # The white point of images with more than 8 bits, where there are such.
+    white: float | None = None
 
 
 def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
@@ -57,6 +59,8 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         seed=config.seed,
         size=wanted.size,
         skip_corrupt=wanted.skip_corrupt,
+        white=wanted.white,
+        cache=wanted.cache,
         progress=progress,
     )
     if wanted.images is not None:
@@ -64,7 +68,12 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         found = dataclasses.replace(found, train=found.train.subset(part))
     height, width = found.size
     if height != width:
-        raise InputError(f"the models take square images, {wanted.name} has {height}x{width}")
+        raise InputError(
+            f"the models take square images, {wanted.name} has {width}x{height} (width x height): "
+            f"--set data.size={min(height, width)} takes their centre"
+            if data.spec(wanted.name).size is None
+            else f"the models take square images, {wanted.name} has {width}x{height}"
+        )
 
     def source_of(images: Images, augment: ops.Augment | None = None) -> TrainingSource:
         return data.source_of(images, wanted.lag, augment, **options)
@@ -142,6 +151,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         spec=spec,
         augmentation=augmentation,
         notes=notes,
+        white=found.white,
     )
 
 

@@ -193,10 +193,13 @@ def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
     ]
     config = complete(config)
     file = Path(config.out or "").expanduser() / run_folder.CONFIG
-    if resume and undecided:
+    white_is_open = config.data.white is None
+    if resume and (undecided or white_is_open):
         stored = ranks.from_first(lambda: run_folder.read_config(file.parent) if file.exists() else None)
         for name in undecided if stored is not None else ():
             setattr(config, name, getattr(stored, name))
+        if stored is not None and white_is_open:
+            config.data.white = stored.data.white
     device = torch.device(config.device)
     if ranks.size > 1 and device.type == "cuda":
         if device.index:

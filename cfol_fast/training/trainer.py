@@ -102,6 +102,8 @@ class Trainer:
         if isinstance(config.params.get("eta"), str):
             # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a resumed run is compared with.
             config.params["eta"] = getattr(self.sampler, "eta", None)
+        # So is the white point: a resumed run and an evaluation on other images take the same.
+        config.data.white = config.data.white if images.white is None else images.white
         self.sampler.ranks = self.ranks
         self.batches = Batches(self.sampler, images.train, config.batch_size)
         self.attack = training_attack(self.model, config)

@@ -157,7 +157,7 @@ def test_cmyk_turned_and_misnamed_files_are_encoded_anew_and_counted(
 
 def test_a_turned_image_is_upright_in_memory_too(photos: Path) -> None:
     save(photos / "train/ant/turned.png", ramp(30, 50), "PNG", exif=lying_on_its_side())
-    pixels = decoding.read_image(photos / "train/ant/turned.png", None)
+    pixels = decoding.read_image(photos / "train/ant/turned.png", None, lambda: 65535)
     assert np.array_equal(pixels, np.rot90(ramp(30, 50), -1))
 
 
@@ -171,7 +171,7 @@ def test_images_that_are_turned_have_the_size_that_is_seen(photos: Path) -> None
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_data_says_nothing(photos: Path) -> None:
     save(photos / "train/ant/odd.jpg", ramp(30, 50), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    assert decoding.read_image(photos / "train/ant/odd.jpg", None).shape == (30, 50, 3)
+    assert decoding.read_image(photos / "train/ant/odd.jpg", None, lambda: 65535).shape == (30, 50, 3)
 
 
 def test_what_only_ffcvs_decoder_refuses_is_encoded_anew(
@@ -275,7 +275,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(
 def test_an_image_with_a_side_that_ffcv_cannot_store_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "a.png", np.zeros((1, 70_000, 3), np.uint8), "PNG")
     with pytest.raises(ValueError, match="FFCV stores at most 65,535"):
-        conversion.Storing(tmp_path, None, "raw", 90)("a.png")
+        conversion.Storing(tmp_path, None, "raw", 90, lambda: 65535)("a.png")
 
 
 def test_a_size_belongs_to_a_folder_of_ones_own() -> None:
@@ -302,7 +302,7 @@ main.main(["data", "to-ffcv", "--dataset", "folder", "--data", {str(photos)!r}, 
 
 
 def test_the_pixels_of_a_copied_file_are_those_that_ffcv_decodes(photos: Path) -> None:
-    image = conversion.Storing(photos, None, "jpg", 90)("train/ant/0.jpg", measured=True)
+    image = conversion.Storing(photos, None, "jpg", 90, lambda: 65535)("train/ant/0.jpg", measured=True)
     assert image.sums is not None
     assert image.sums.count == 1600
     with Image.open(io.BytesIO(image.data)) as picture:

@@ -23,9 +23,9 @@ def load(root, **options):
 def decoded(monkeypatch):
     """The paths that are decoded, in any order."""
     paths = []
-    read = decoding.read_image
+    pixels = decoding.pixels_of
     monkeypatch.setattr(
-        decoding, "read_image", lambda path, size: paths.append(path.name) or read(path, size)
+        decoding, "pixels_of", lambda file, *rest: paths.append(file.filename) or pixels(file, *rest)
     )
     return paths
 
@@ -63,7 +63,7 @@ def test_without_either_a_fifth_of_every_class_is_held_out_and_that_is_said(tmp_
     found = load(tmp_path)
     assert found.train.class_counts().tolist() == [4, 4, 4]
     assert found.test.class_counts().tolist() == [1, 1, 1]
-    assert "20% of train/ is held out" in found.notes[0]
+    assert any("20% of train/ is held out" in note for note in found.notes)
 
 
 def test_images_in_deeper_folders_belong_to_the_class_and_other_files_do_not(tmp_path):
@@ -169,7 +169,7 @@ def test_corrupt_images_can_be_skipped_and_are_counted(tmp_path):
         found = load(tmp_path, skip_corrupt=True)
         assert found.train.class_counts().tolist() == [3, 3, 4]
         assert np.array_equal(found.train.image(5), made["train/bee/3.png"])
-        assert found.notes == [
+        assert found.notes[:-1] == [
             "train: 2 of 12 images cannot be decoded and were left out: train/ant/0.png, train/bee/2.png"
         ]
 
@@ -222,18 +222,15 @@ def test_a_folder_without_read_permission_is_named(open_folder, locked):
 def test_an_image_without_read_permission_is_named_and_never_skipped(open_folder):
     files.folder(open_folder)
     (open_folder / "train/bee/2.png").chmod(0)
-    with (
-        without_privileges(),
-        pytest.warns(UserWarning, match="again"),
-        pytest.raises(InputError, match=r"bee/2\.png"),
-    ):
+    with without_privileges(), pytest.raises(InputError, match=r"bee/2\.png"):
         load(open_folder, skip_corrupt=True)
 
 
 def test_data_that_cannot_be_written_beside_is_read_without_a_cache(open_folder):
     made = files.folder(open_folder)
-    with without_privileges(), pytest.warns(UserWarning, match="again"):
+    with without_privileges():
         found = load(open_folder)
+    assert "decoded again each time" in found.notes[0]
     assert np.array_equal(found.train.image(5), made["train/bee/1.png"])
     assert not (open_folder / decoding.CACHE_FOLDER).exists()
 

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "out": "there",
     "device": "cpu",
     "data.root": "/elsewhere",
+    "data.cache": "off",
     "data.download": True,
     "data.beton": "train.beton",
     "compile": True,
