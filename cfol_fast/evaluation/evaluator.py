@@ -101,6 +101,7 @@ def evaluate(
         ],
         settings=settings,
         notes=[
+            *(source.notes if isinstance(source, LoaderSource) else []),
             *([ACTIVE_SET_NOTE] if active_set else []),
             *(one.note for one in chosen if isinstance(one, AutoAttack) and one.note),
         ],

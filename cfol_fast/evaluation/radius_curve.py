@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.evaluator import Progress, evaluate
+from cfol_fast.evaluation.inputs import as_source
 from cfol_fast.evaluation.result import SUMMARY, Evaluation
 
 
@@ -34,6 +35,8 @@ def evaluate_radii(
     kinds = [attack] if isinstance(attack, Mapping) else list(attack)
     attacked = [eps for eps in radii if eps > 0]
     curve: dict[float, ClassAccuracy] = {}
+    # One source for all radii: a loader's remembers the images, and that they stay the same.
+    source = as_source(x_or_source, y)
     for number, eps in enumerate(attacked):
 
         def passed(done: int, total: int, before: int = number) -> None:
@@ -41,7 +44,7 @@ def evaluate_radii(
                 progress(before * total + done, len(attacked) * total)
 
         report = evaluate(
-            model, x_or_source, y, [{**one, "eps": eps} for one in kinds], progress=passed, **options
+            model, source, None, [{**one, "eps": eps} for one in kinds], progress=passed, **options
         )
         if radii[0] == 0:
             curve[0.0] = report.clean

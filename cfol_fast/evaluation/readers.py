@@ -6,6 +6,9 @@ The labels are known when the examples have been read: images are decoded once f
 from __future__ import annotations
 
 import itertools
+import operator
+import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,18 +16,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from cfol_fast.data.numbered import LABELS, Delivered, in_sequence, numbered_batches
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.rows import MISSING
 
-# Names of the images and the labels in examples that are dicts, as Hugging Face and torchvision call them.
+# Names of the images in examples that are dicts, as Hugging Face and torchvision call them.
 IMAGES = ("pixel_values", "image", "images", "img", "x")
-LABELS = ("labels", "label", "targets", "target", "y")
 
 
 class LoaderSource:
     """loader: reads the examples with its own workers and collate_fn. fixed: keep its batches; otherwise they are chosen here.
 
-    A loader that shuffles or takes a part of its data set does so once, here; every later pass reads the same examples.
+    A loader that shuffles or takes a part of its data set does so once, here; every later pass reads the same examples, and must find
+    the same images and labels. notes: what a reader of the result should know of the loader.
     """
 
     def __init__(self, loader: DataLoader[Any], fixed: bool) -> None:
@@ -37,32 +42,119 @@ class LoaderSource:
         given = list(loader.batch_sampler)
         self._batches = given if fixed else None
         self.order = [index for batch in given for index in batch]
+        _check_each_once(self.order, loader.dataset)
         # Filled by `batches`.
-        self.labels = torch.zeros(len(self.order), dtype=torch.int64)
+        self.labels = torch.full((len(self.order),), MISSING, dtype=torch.int64)
         self.classes = _class_names(loader.dataset)
+        self.notes = _notes(loader, len(self.order))
+        # The check sum of the images of each batch that was read, by its first row and its size.
+        self._sums: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.order)
 
     def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:
-        order = self.order
-        batches = self._batches or [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
-        starts = [0, *itertools.accumulate(map(len, batches))][first::every]
+        batches, starts = self._division(batch_size)
         loader = self.loader
-        again = DataLoader(
+        again = numbered_batches(
             loader.dataset,
-            batch_sampler=batches[first::every],
+            [*in_sequence(batches, first, every)],
+            loader.collate_fn,
             num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
+            timeout=loader.timeout,
         )
-        for number, (start, batch) in enumerate(zip(starts, again, strict=False)):
-            x, y = images_and_labels(batch, first + number * every)
-            rows = torch.arange(start, start + len(y))
-            self.labels[rows] = y.cpu()
-            yield rows, x, y
+        reader = iter(again)
+        for delivered in reader:
+            if delivered.problem() is not None:
+                raise InputError(_what_went_wrong(delivered, reader))
+            x, y = images_and_labels(delivered.batch, delivered.number)
+            if len(y) != delivered.asked:
+                raise InputError(
+                    f"batch {delivered.number} has {len(y)} examples, the loader was asked for {delivered.asked}"
+                )
+            start = starts[delivered.number]
+            self._keep(delivered.number, start, x, y.cpu())
+            yield torch.arange(start, start + len(y)), x, y
+
+    def batch_of(self, row: int, batch_size: int) -> int:
+        """The number of the batch with this row."""
+        return bisect_right(self._division(batch_size)[1], row) - 1
+
+    def _division(self, batch_size: int) -> tuple[list[list[Any]], list[int]]:
+        """The batches, and the row that each begins with."""
+        order = self.order
+        batches = self._batches or [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        return batches, [0, *itertools.accumulate(map(len, batches))][:-1]
+
+    def _keep(self, number: int, start: int, x: Tensor, y: Tensor) -> None:
+        """Remembers a batch, and compares it with what was read before: figures of different images do not belong together."""
+        rows, key = slice(start, start + len(y)), (start, len(y))
+        found = zlib.crc32(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        before = self.labels[rows]
+        for what, changed in (
+            ("labels", bool(((before != y) & (before != MISSING)).any())),
+            ("images", self._sums.setdefault(key, found) != found),
+        ):
+            if changed:
+                raise InputError(
+                    f"batch {number} has other {what} than when it was read before: the data set must give the same each time, "
+                    "without random augmentation"
+                )
+        self.labels[rows] = y
+
+
+def _check_each_once(order: list[Any], dataset: Any) -> None:
+    """A loader may leave examples out; one that comes twice would count twice."""
+    size = len(dataset) if hasattr(dataset, "__len__") else 0
+    try:
+        different = len({_number(index, size) for index in order})
+    # Indices of a kind that cannot be compared.
+    except TypeError:
+        return
+    if repeated := len(order) - different:
+        raise InputError(
+            f"the loader gives {repeated} of its {len(order)} examples twice or more: each must come once; leave out sampling with "
+            "replacement and DistributedSampler, which fills up its last batch with repeated examples"
+        )
+
+
+def _number(index: Any, size: int) -> Any:
+    """An index as a data set with so many examples understands it."""
+    try:
+        number = operator.index(index)
+    except TypeError:
+        return index
+    return number + size if number < 0 else number
+
+
+def _notes(loader: DataLoader[Any], examples: int) -> list[str]:
+    notes = []
+    size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else examples  # type: ignore[arg-type]
+    if left_out := size - examples:
+        why = "drop_last=True" if getattr(loader.batch_sampler, "drop_last", False) else "its sampler"
+        notes.append(f"the loader left out {left_out} of the data set's {size} examples ({why})")
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        notes.append(
+            f"the examples were read through the data set and collate_fn of {type(loader).__name__}, not through its own __iter__"
+        )
+    return notes
+
+
+def _what_went_wrong(delivered: Delivered, rest: Iterator[Delivered]) -> str:
+    """Of all batches: the others are read for their counts alone."""
+    asked = came = reordered = 0
+    for one in itertools.chain([delivered], rest):
+        asked += one.asked
+        came += one.asked if one.came is None else one.came
+        reordered += one.reordered
+    said = f"batch {delivered.number}: {delivered.problem()}"
+    if came != asked:
+        what = "are missing" if came < asked else "came in addition"
+        said += f"; of all {asked} examples {abs(asked - came)} {what}"
+    return f"{said}; an evaluation needs each example once, in its place (leave examples out with torch.utils.data.Subset)"
 
 
 def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,132 @@
+"""Batches of torch's `DataLoader` that keep their number on the way through its workers and through the user's collate_fn.
+
+Which batch came is not read off the order in which batches come: workers may return them in another order. What came is counted,
+since a collate_fn may leave examples out, or put them in another order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+# Names of the labels in examples that are dicts, as Hugging Face and torchvision call them.
+LABELS = ("labels", "label", "targets", "target", "y")
+
+
+class Delivered(NamedTuple):
+    """A batch as collate_fn made it. number: the one it was asked for with. asked: how many examples were.
+
+    came: how many labels it has; None where it has none that can be counted. reordered: its labels are those of the examples, but in
+    another order.
+    """
+
+    number: int
+    asked: int
+    came: int | None
+    reordered: bool
+    batch: Any
+
+    def problem(self) -> str | None:
+        """What is wrong with the batch."""
+        if self.came is not None and self.came != self.asked:
+            what = "are missing" if self.came < self.asked else "were added"
+            return f"collate_fn made a batch of {self.came} from {self.asked} examples: {abs(self.asked - self.came)} {what}"
+        return "collate_fn changed the order of the examples" if self.reordered else None
+
+
+class Asked(list[Any]):
+    """The indices of one batch, with its number."""
+
+    def __init__(self, indices: Iterable[Any], number: int) -> None:
+        super().__init__(indices)
+        self.number = number
+
+    def __reduce__(self) -> tuple[type[Asked], tuple[list[Any], int]]:
+        return Asked, (list(self), self.number)
+
+
+def numbered_batches(
+    dataset: Any, asked: Iterable[Asked], collate_fn: Callable[[list[Any]], Any] | None, **options: Any
+) -> DataLoader[Any]:
+    """Gives a `Delivered` for each batch of `asked`. options: those of DataLoader."""
+    collate = _Collate(collate_fn or default_collate)
+    return DataLoader(_Numbered(dataset), batch_sampler=asked, collate_fn=collate, **options)  # type: ignore[arg-type]
+
+
+def labels_in(batch: Any) -> Any:
+    """The labels of a batch or of an example: the second of a tuple, or the entry of a dict; None where there are none."""
+    if isinstance(batch, Mapping):
+        return next((batch[name] for name in LABELS if name in batch), None)
+    return batch[1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
+
+
+def whole_numbers(labels: Any) -> Tensor | None:
+    """The labels, if they are whole numbers of shape (B,)."""
+    fits = isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
+    return labels if fits else None
+
+
+class _Examples(list[Any]):
+    number: int
+
+
+class _Numbered:
+    """The data set, as a worker sees it: attributes are read from and written to the data set itself."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.__dict__["_dataset"] = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitems__(self, asked: Asked) -> _Examples:
+        dataset = self._dataset
+        whole = getattr(dataset, "__getitems__", None)
+        examples = _Examples(whole(list(asked)) if whole else [dataset[index] for index in asked])
+        examples.number, examples.asked = asked.number, len(asked)  # type: ignore[attr-defined]
+        return examples
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        # Whoever unpickles asks for special methods before there is a data set.
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+
+class _Collate:
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, examples: Any) -> Delivered:
+        own = _labels_of_each(examples)
+        batch = self.collate(list(examples))
+        labels = whole_numbers(labels_in(batch))
+        found = None if labels is None else labels.tolist()
+        reordered = own is not None and found is not None and own != found and sorted(own) == sorted(found)
+        return Delivered(
+            examples.number, examples.asked, None if found is None else len(found), reordered, batch
+        )
+
+
+def _labels_of_each(examples: Sequence[Any]) -> list[int] | None:
+    try:
+        return [operator.index(labels_in(example)) for example in examples]
+    # No label, or one that is no number.
+    except (TypeError, ValueError, RuntimeError, KeyError):
+        return None
+
+
+def in_sequence(groups: Sequence[Sequence[Any]], first: int = 0, every: int = 1) -> Iterator[Asked]:
+    """The batches first, first + every, ... with their numbers."""
+    for number in range(first, len(groups), every):
+        yield Asked(groups[number], number)
