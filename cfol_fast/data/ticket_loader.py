@@ -13,7 +13,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from cfol_fast.data.numbered import Asked, Delivered, labels_in, numbered_batches, whole_numbers
 from cfol_fast.errors import InputError
+from cfol_fast.ops import fault_messages
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket
 
 # Enough for four workers, and few enough to be nothing beside the steps in which a bandit's p changes.
@@ -55,10 +57,12 @@ class TicketLoader:
         return n - n % self.batch_size if self.drop_last else n
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        drawn: deque[list[int]] = deque()
-        tickets: deque[Ticket] = deque()
+        drawn: deque[Asked] = deque()
+        # By the number of the batch: with in_order=False the batches come in the order in which workers finish them.
+        tickets: dict[int, Ticket] = {}
         reader = self._reader(drawn)
-        batches: Iterator[Any] | None = None
+        batches: Iterator[Delivered] | None = None
+        draws = 0
         left, updates = self._draws(), self.sampler.updates
         if updates == self.sampler.updates_before_pass:
             warnings.warn(
@@ -71,29 +75,43 @@ class TicketLoader:
             while left and len(tickets) <= self.lag:
                 n = min(self.batch_size, left)
                 idx = self.sampler.draw(n)
-                tickets.append(Ticket(idx, self.sampler.ticket()))
-                drawn.append(idx.tolist())
-                left -= n
+                tickets[draws] = self.sampler.hand_out(idx)
+                drawn.append(Asked(idx.tolist(), draws))
+                left, draws = left - n, draws + 1
             if batches is None:
                 batches = iter(reader)
-            batch = next(batches)
-            ticket = tickets.popleft()
+            delivered = next(batches, None)
+            if delivered is None:
+                raise InputError(
+                    f"the data set ended before {len(tickets)} batches came: data[i] must not raise StopIteration"
+                )
+            ticket, batch = tickets.pop(delivered.number), delivered.batch
+            if (problem := delivered.problem()) is not None:
+                raise InputError(
+                    f"{problem}: the sampler would learn of other examples than it drew; return each example, in its place"
+                )
+            ticket = ticket._replace(y=whole_numbers(labels_in(batch)))
             if isinstance(batch, (tuple, list)):
                 yield (*batch, ticket)
             else:
                 yield batch, ticket
-            if not left and not tickets and ticket.p is not None:
-                self.sampler.updates_before_pass = updates
+            if not left and not tickets:
+                if ticket.p is not None:
+                    self.sampler.updates_before_pass = updates
+                self._check_fault()
 
-    def _reader(self, drawn: deque[list[int]]) -> DataLoader[Any]:
+    def _check_fault(self) -> None:
+        """At the end of a pass, the only time that something is read back from the sampler's device."""
+        fault = self.sampler.fault
+        if not fault.is_meta and (messages := fault_messages(int(fault))):
+            raise InputError(f"the sampler's kernels reported: {'; '.join(messages)}")
+
+    def _reader(self, drawn: deque[Asked]) -> DataLoader[Any]:
+        options = {"collate_fn": None, **self.options}
         # It is `workers * prefetch` batches ahead: never more than have been drawn.
         prefetch = self.lag // self.workers if self.workers else None
-        return DataLoader(
-            self.dataset,
-            batch_sampler=_Handed(drawn),
-            num_workers=self.workers,
-            prefetch_factor=prefetch,
-            **self.options,
+        return numbered_batches(
+            self.dataset, _Handed(drawn), num_workers=self.workers, prefetch_factor=prefetch, **options
         )
 
     def __repr__(self) -> str:
@@ -106,10 +124,10 @@ class TicketLoader:
 class _Handed:
     """The batch sampler of a DataLoader: hands on what was drawn for it, in order."""
 
-    def __init__(self, drawn: deque[list[int]]) -> None:
+    def __init__(self, drawn: deque[Asked]) -> None:
         self.drawn = drawn
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Asked]:
         while self.drawn:
             yield self.drawn.popleft()
 
@@ -130,7 +148,8 @@ def loader(
     batch_size is that of one rank, and the last batch may be smaller, or is left out with drop_last. lag: a batch is drawn
     before the updates of the `lag` batches in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
     workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them. options: further
-    arguments of torch's DataLoader, such as collate_fn and pin_memory.
+    arguments of torch's DataLoader, such as collate_fn and pin_memory; with in_order=False the batches come as workers finish them,
+    each with its own ticket.
     """
     if isinstance(dataset, IterableDataset) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

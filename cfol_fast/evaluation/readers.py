@@ -92,7 +92,7 @@ class LoaderSource:
     def _keep(self, number: int, start: int, x: Tensor, y: Tensor) -> None:
         """Remembers a batch, and compares it with what was read before: figures of different images do not belong together."""
         rows, key = slice(start, start + len(y)), (start, len(y))
-        found = zlib.crc32(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        found = zlib.crc32(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         before = self.labels[rows]
         for what, changed in (
             ("labels", bool(((before != y) & (before != MISSING)).any())),

@@ -41,7 +41,7 @@ class LearningSampler:
         device = self.sampler.device
         y, wrong = y.to(device), bandit_loss(wrong.detach().to(device))
         p = None if ticket.p is None else ticket.p.to(device)
-        self.sampler.observe(ticket.idx.to(device), y, wrong, p)
+        self.sampler.update(y, wrong, p=ticket._replace(idx=ticket.idx.to(device), p=p))
         if self.k is not None:
             ops.class_tally_(self._tally, y, wrong, self.sampler.fault)
 

@@ -13,7 +13,7 @@ from cfol_fast.ops.exp3 import (
     new_tally,
     read_tally,
 )
-from cfol_fast.ops.native import FAULTS, fault_messages, new_fault, new_rng
+from cfol_fast.ops.native import FAULTS, TICKET_FAULT, fault_messages, new_fault, new_rng
 from cfol_fast.ops.permutation import permutation
 from cfol_fast.ops.pgd import pgd_start, pgd_step_
 from cfol_fast.ops.sum_tree import (
@@ -26,6 +26,7 @@ from cfol_fast.ops.sum_tree import (
 
 __all__ = [
     "FAULTS",
+    "TICKET_FAULT",
     "WINOGRAD_LANES",
     "Augment",
     "SumTreeState",

@@ -30,6 +30,7 @@ _EXCEPTIONS: dict[str, type[Exception]] = {"ValueError: ": ValueError, "TypeErro
 
 # Set by attacks, not by a kernel.
 PIXEL_FAULT = 1 << 16
+TICKET_FAULT = 1 << 17
 # The bits of csrc/faults.h, and those above.
 FAULTS = {
     1: "a label was outside [0, number of classes)",
@@ -39,6 +40,7 @@ FAULTS = {
     16: "a probability was not positive",
     32: "an augmentation parameter was not finite or not allowed",
     PIXEL_FAULT: "an attack was given images outside [0, 1], or NaN",
+    TICKET_FAULT: "a sampler's update was given the ticket of another batch",
 }
 
 

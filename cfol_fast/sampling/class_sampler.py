@@ -117,6 +117,7 @@ class ClassSampler(IndexSampler):
         with the p of the same draw; the numbers of examples may differ.
         """
         if isinstance(p, Ticket):
+            self.take_back(p, y, loss)
             p = p.p
         if p is None:
             p = self._drawn
@@ -161,6 +162,9 @@ class ClassSampler(IndexSampler):
 
     def ticket(self) -> Tensor | None:
         return self._drawn
+
+    def _labels_of(self, ticket: Ticket) -> Tensor | None:
+        return self.classes.labels[ticket.idx]
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         self.update(y, loss, ticket)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,6 +26,13 @@ class Classes:
     offsets: Tensor
     members: Tensor
     frequencies: Tensor
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(N,) int64: the class of each example."""
+        numbers = torch.arange(self.count, device=self.offsets.device)
+        of_members = numbers.repeat_interleave(self.offsets.diff(), output_size=self.size)
+        return torch.empty_like(self.members).index_copy_(0, self.members, of_members)
 
 
 def classes_of(

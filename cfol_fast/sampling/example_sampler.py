@@ -74,11 +74,12 @@ class ExampleSampler(IndexSampler):
 
         `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of the latest
         draw or, after iterating as a torch sampler, the one that each index was last drawn with. A loader's ticket carries the
-        indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, and does not look at them.
+        indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, to see that the ticket is theirs.
         Every rank calls it, with the same number of examples.
         """
         if isinstance(p, Ticket):
-            idx, given = p
+            self.take_back(p, idx, loss)
+            idx, given = p.idx, p.p
         else:
             given = p
         chances = self._latest(idx) if given is None else given

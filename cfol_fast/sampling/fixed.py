@@ -46,7 +46,9 @@ class UniformSampler(IndexSampler):
         return drawn
 
     def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
-        """There is nothing to learn."""
+        """There is nothing to learn; the ticket of another batch is refused as by the samplers that do."""
+        if isinstance(p, Ticket):
+            self.take_back(p, y, loss)
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """There is nothing to learn."""
@@ -103,7 +105,12 @@ class FixedClassSampler(IndexSampler):
         return ops.exp3_draw(self._w, self._p, 1.0, offsets, members, self.rng, n)[0]
 
     def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
-        """There is nothing to learn."""
+        """There is nothing to learn; the ticket of another batch is refused as by the samplers that do."""
+        if isinstance(p, Ticket):
+            self.take_back(p, y, loss)
+
+    def _labels_of(self, ticket: Ticket) -> Tensor | None:
+        return self.classes.labels[ticket.idx]
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """There is nothing to learn."""

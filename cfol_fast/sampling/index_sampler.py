@@ -8,6 +8,7 @@ hold the same state compute the same global draw and take their slots of it (`ra
 from __future__ import annotations
 
 import hashlib
+import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -21,12 +22,24 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 from cfol_fast.ranks import Ranks
 
+# A sampler's tickets have the numbers from its own times this.
+TICKETS_EACH = 1 << 32
+# The latest tickets that may still come back; more than any loader draws ahead.
+WAITING = 10_000
+_samplers = itertools.count(1)
+
 
 class Ticket(NamedTuple):
-    """What a batch was drawn with: its indices (B,), and what the sampler's `ticket()` said right after its draw."""
+    """What a batch was drawn with: its indices (B,), and what the sampler's `ticket()` said right after its draw.
+
+    y: (B,) the batch's labels, where a loader found them. number: of this ticket among all tickets of the process; None for one that was
+    made by hand.
+    """
 
     idx: Tensor
     p: Tensor | None
+    y: Tensor | None = None
+    number: int | None = None
 
 
 class IndexSampler(Sampler[int], ABC):
@@ -57,6 +70,9 @@ class IndexSampler(Sampler[int], ABC):
         self.updates_before_pass: int | None = None
         # How many examples this rank asked for.
         self._asked = 0
+        # The numbers of the tickets that no update has had; and this sampler's own part of all numbers.
+        self._waiting: dict[int, None] = {}
+        self._tickets = TICKETS_EACH * next(_samplers)
         # What is wrong with the settings and was not yet said: a warning at the next draw.
         self.unsaid: str | None = None
         self._untold_is_said = False
@@ -106,6 +122,52 @@ class IndexSampler(Sampler[int], ABC):
     def ticket(self) -> Tensor | None:
         """What the latest batch was drawn with; pass it to `observe` together with that batch's mistakes, however late."""
         return None
+
+    def hand_out(self, idx: Tensor) -> Ticket:
+        """The ticket of the latest draw, for one update."""
+        self._tickets += 1
+        self._waiting[self._tickets] = None
+        if len(self._waiting) > WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        return Ticket(idx, self.ticket(), None, self._tickets)
+
+    def take_back(self, ticket: Ticket, y: Tensor, loss: Tensor) -> None:
+        """Refuses a ticket that is not of the batch with these labels (B,). On a GPU other labels set a flag, which a loader reads."""
+        number, drawn = ticket.number, len(ticket.idx)
+        if number is not None and number // TICKETS_EACH != self._tickets // TICKETS_EACH:
+            raise InputError("the ticket is of another sampler: pass the ticket that came with the batch")
+        if number is not None and number not in self._waiting:
+            raise InputError(
+                "the ticket was used for an update before: pass the ticket that came with the batch, and update once for each batch"
+            )
+        if y.shape != (drawn,) or loss.shape != (drawn,):
+            raise InputError(
+                f"the ticket is of a batch of {drawn} examples, the update has labels {tuple(y.shape)} and losses {tuple(loss.shape)}: "
+                "pass the ticket that came with the batch"
+            )
+        expected = self._labels_of(ticket)
+        if expected is not None and not (y.is_meta or expected.is_meta):
+            other = (y != expected.to(y.device, non_blocking=True)).any()
+            if y.device.type != "cpu":
+                self.fault.bitwise_or_(other.to(self.fault) * ops.TICKET_FAULT)
+            elif bool(other):
+                raise InputError(
+                    f"the ticket is of another batch: {int((y != expected.cpu()).sum())} of {drawn} labels are not those of its examples; "
+                    "pass the ticket that came with the batch"
+                )
+        if number is not None:
+            del self._waiting[number]
+
+    def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
+        """Feedback on a batch with labels y: (B,) and losses (B,), in a loop of one's own. p: its ticket."""
+        if not isinstance(p, Ticket):
+            raise TypeError(f"{type(self).__name__} learns from a loader's ticket: pass p=ticket")
+        self.take_back(p, y, loss)
+        self.observe(p.idx, y, loss, p.p)
+
+    def _labels_of(self, ticket: Ticket) -> Tensor | None:
+        """(B,) the labels that the ticket's batch must have, as far as they are known."""
+        return ticket.y
 
     @abstractmethod
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
