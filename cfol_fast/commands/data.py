@@ -55,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("raw", "jpg"),
         help="raw keeps every bit; jpg is smaller, and stores JPEG files of a folder as they are (default: jpg for folder, else raw)",
     )
-    write.add_argument(
-        "--quality", type=Range(1, 100), default=90, metavar="Q", help="of the jpg, 1..100 (default: 90)"
-    )
+    write.add_argument("--quality", type=Range(1, 100), metavar="Q", help="of the jpg, 1..100 (default: 90)")
     write.add_argument(
         "--imbalance",
         type=Range(1, 1e6, whole=False),
@@ -112,6 +110,11 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise InputError(f"--seed must be at least 0, got {args.seed}")
     mode = args.mode or ("jpg" if args.dataset == "folder" else "raw")
+    if args.quality is not None and mode == "raw":
+        raise InputError("--quality is for --mode jpg, and raw keeps every bit: leave out --quality")
+    if args.imbalance is not None and args.split == "test":
+        raise InputError("--imbalance thins the training part, got --split test: leave it out")
+    args.quality = 90 if args.quality is None else args.quality
     streams = registry.spec(args.dataset).files is not None
     writing = Streaming(args, mode, files) if streams else FromMemory(args, mode)
     folder = next(iter(files.values())).parent
@@ -182,8 +185,7 @@ class Streaming:
         from cfol_fast.data.reading import ReadOptions
 
         spec = registry.spec(args.dataset)
-        registry.check_size(spec, args.size)
-        registry.check_white(spec, args.white)
+        registry.check_options(spec, args.data, args.download, args.size, args.skip_corrupt, args.white)
         # A conversion goes through the folder once: there is nothing to keep.
         options = ReadOptions(args.download, args.size, args.skip_corrupt, True, args.white, cache="off")
         root = None if args.data is None else Path(args.data).expanduser()

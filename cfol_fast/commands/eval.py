@@ -322,6 +322,8 @@ def _subject(args: argparse.Namespace) -> Subject:
     name = args.dataset
     if name is None and ours:
         name = config.data.name if config else (own or {}).get("dataset")
+    if name is None and args.data is not None:
+        name = data.recognised(args.data)
     if name is None:
         raise InputError(
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"
@@ -358,6 +360,8 @@ def _published(args: argparse.Namespace) -> Subject:
 
     if args.what is not None:
         raise InputError(f"--pretrained takes the place of a file: leave out {args.what}")
+    if args.dataset is None and args.data is not None:
+        args.dataset = data.recognised(args.data)
     if args.model is None or args.dataset is None:
         raise InputError("--pretrained needs --model (torchvision:NAME or timm:NAME) and --dataset")
     if args.normalize or args.mean or args.std or args.ema:

@@ -35,7 +35,7 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "--dataset",
         "data.name",
         "NAME",
-        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder, beton (default: fashion-mini)",
+        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder, beton (default: folder or beton, as --data is; without --data fashion-mini)",
     ),
     ("--data", "data.root", "DIR", "the folder with the data set's files"),
     (
@@ -211,6 +211,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.resume and args.overwrite:
         raise InputError("--resume and --overwrite contradict each other")
+    if args.force and not args.resume:
+        raise InputError("--force belongs to --resume: a run that begins has nothing to continue")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with processes.joined(vars(args)["device"] or "auto", args.patience) as ranks:

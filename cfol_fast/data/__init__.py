@@ -3,10 +3,12 @@
 from cfol_fast.data.beton_set import BetonSet, source_of
 from cfol_fast.data.ffcv_source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
+from cfol_fast.data.recognition import recognised
 from cfol_fast.data.registry import (
     AUGMENTATIONS,
     DataSpec,
     augmentation,
+    check_options,
     default_augmentation,
     is_own,
     load,
@@ -27,6 +29,7 @@ __all__ = [
     "ResidentSource",
     "TicketLoader",
     "augmentation",
+    "check_options",
     "default_augmentation",
     "holdout",
     "imbalance",
@@ -34,6 +37,7 @@ __all__ = [
     "load",
     "loader",
     "names",
+    "recognised",
     "register",
     "source_of",
     "spec",

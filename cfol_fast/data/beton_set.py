@@ -80,8 +80,6 @@ def source_of(
 def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
     """The reader of `--dataset beton`: it opens the two files, and reads nothing else."""
     folder = need_root(root, EXPECTED)
-    if options.size is not None:
-        raise InputError("--size is chosen when FFCV files are written: cfol-fast data to-ffcv --size PX")
     tests = [folder / name for name in TEST if (folder / name).is_file()]
     if not tests or not (folder / TRAIN).is_file():
         missing = " or ".join(TEST) if (folder / TRAIN).is_file() else TRAIN

@@ -65,7 +65,7 @@ class DataSpec:
     """One data set: how it is read and what goes with it. mean/std None: measured on the training images.
 
     augment: of the images' side; what `--augment paper` does. files: where it is a folder of image files, what lists them.
-    own: the images are the user's, for whom the paper has no settings.
+    own: the images are the user's, for whom the paper has no settings. embedded: it is inside the package and reads no folder.
     """
 
     name: str
@@ -79,6 +79,12 @@ class DataSpec:
     model: str = "resnet18"
     files: folders.ListFiles | None = None
     own: bool = False
+    embedded: bool = False
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether it is published, and so can be downloaded."""
+        return not (self.own or self.embedded)
 
 
 def _published(name: str) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
@@ -107,6 +113,7 @@ SPECS: dict[str, DataSpec] = {
             augment=lambda size: ops.Augment(crop=False, flip=True),
             eps=0.1,
             model="demo-cnn",
+            embedded=True,
         ),
         DataSpec(
             "fashion-mnist",
@@ -236,6 +243,30 @@ def check_white(row: DataSpec, white: float | None) -> None:
         raise InputError(f"white must be a number above 0, got {white:g}")
 
 
+def check_options(
+    row: DataSpec,
+    root: str | Path | None = None,
+    download: bool = False,
+    size: int | None = None,
+    skip_corrupt: bool = False,
+    white: float | None = None,
+) -> None:
+    """Refuses what the data set would not look at."""
+    if row.embedded and root is not None:
+        raise InputError(
+            f"data.root is for data on the disk, and {row.name} is inside the package, got {root}: leave out --data, or name the data "
+            "set with --dataset (folder, beton, cifar10, ...)"
+        )
+    if download and not row.can_fetch:
+        raise InputError(f"data.download is for published data sets, got {row.name}: leave out --download")
+    if skip_corrupt and row.files is None:
+        raise InputError(f"data.skip_corrupt is for folders of image files, got {row.name}: leave it out")
+    if size is not None and row.name == beton_set.NAME:
+        raise InputError("data.size is chosen when FFCV files are written: cfol-fast data to-ffcv --size PX")
+    check_size(row, size)
+    check_white(row, white)
+
+
 def load(
     name: str,
     root: str | Path | None = None,
@@ -258,8 +289,7 @@ def load(
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
     """
     row = spec(name)
-    check_size(row, size)
-    check_white(row, white)
+    check_options(row, root, download, size, skip_corrupt, white)
     options = ReadOptions(download, size, skip_corrupt, progress, white, cache)
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from cfol_fast import data as data_sets
 from cfol_fast import methods
 from cfol_fast.errors import InputError
 from cfol_fast.models import check_named
@@ -155,7 +156,8 @@ def plan(
         found = []
         for seed in recipe.seeds_at(scale):
             config = configure(recipe, block, entry, scale, root)
-            config.seed, config.device, config.data.download = seed, device, download
+            config.seed, config.device = seed, device
+            config.data.download = download and can_fetch(config)
             found.append(job(config))
         return found
 
@@ -201,6 +203,11 @@ def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str 
     config.data.root = root
     check_named(config.model.name, None, f"recipe {recipe.name}")
     return config
+
+
+def can_fetch(config: TrainConfig) -> bool:
+    """Whether the data set can be downloaded; a reproduction downloads what it can."""
+    return config.data.name in data_sets.names() and data_sets.spec(config.data.name).can_fetch
 
 
 def _scale_eta(config: TrainConfig, dataset: str) -> None:

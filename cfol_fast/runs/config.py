@@ -23,8 +23,9 @@ from cfol_fast.user_input import did_you_mean, parse_number, parse_parameter, pa
 class DataConfig:
     """The data set, and how its images reach the step."""
 
-    name: str = "fashion-mini"
-    # The folder with the data set's files; fashion-mini needs none.
+    # "auto": what `root` holds, a folder of images or FFCV files; without a root the embedded images, fashion-mini.
+    name: str = "auto"
+    # The folder with the data set's files; fashion-mini takes none.
     root: str | None = None
     # The share of the training part kept for early stopping, or "test", or "none".
     holdout: str = "0.2"

@@ -7,6 +7,8 @@ folder records it, a resumed run is compared with it, and a recipe's run is name
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
-from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word
+from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word, flatten, to_dict
 from cfol_fast.runs.limits import check_numbers
 from cfol_fast.runs.schedules import SCHEDULES, milestones
 from cfol_fast.user_input import parse_number
@@ -46,10 +48,10 @@ OPTIMIZERS = ("sgd", "adamw")
 def complete(config: TrainConfig) -> TrainConfig:
     """A copy of `config` with every open field filled in and every value checked."""
     check_numbers(config)
-    config = copy.deepcopy(config)
+    given, config = config, copy.deepcopy(config)
     method = methods.get(config.method)
     config.method = method.name
-    spec = data.spec(config.data.name)
+    spec = _data_set(config)
     own = data.is_own(spec.name, config.data.root)
     defaults = BY_DATA_SET.get(spec.name, PAPER)
 
@@ -82,9 +84,22 @@ def complete(config: TrainConfig) -> TrainConfig:
     config.precision = choose_precision(config.precision, torch.device(config.device), config.deterministic)
     config.out = _default(config.out, f"runs/{spec.name}-{method.name}-seed{config.seed}")
     _check(config)
+    _check_used(given, config)
     if config.optimizer.schedule == "steps":
         config.optimizer.milestones = milestones(config.optimizer, config.epochs)
     return config
+
+
+def _data_set(config: TrainConfig) -> data.DataSpec:
+    """The row of the data set; one that nobody named is known by its folder."""
+    chosen = config.data
+    if chosen.name == "auto":
+        if chosen.root is None and chosen.download:
+            raise InputError("data.download needs the data set's name: give --dataset, such as cifar10")
+        chosen.name = "fashion-mini" if chosen.root is None else data.recognised(chosen.root)
+    spec = data.spec(chosen.name)
+    data.check_options(spec, chosen.root, chosen.download, chosen.size, chosen.skip_corrupt, chosen.white)
+    return spec
 
 
 def _one_for_each_process(batch_size: int) -> int:
@@ -145,6 +160,62 @@ def holdout_label(holdout: str) -> str:
 
 def _default(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+# Settings that only some others make use of: the key, whether it is used, and what it belongs to.
+Use = tuple[str, Callable[[TrainConfig], bool], str]
+USED_WITH: tuple[Use, ...] = (
+    ("data.crop_scale", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
+    ("data.crop_ratio", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
+    ("data.beton", lambda c: c.data.source == "ffcv", "data.source=ffcv"),
+    ("data.lag", lambda c: c.data.source == "ffcv" or c.data.name == "beton", "data.name=beton"),
+    ("optimizer.milestones", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
+    ("optimizer.decay", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
+    ("optimizer.warmup", lambda c: c.optimizer.schedule == "one-cycle", "optimizer.schedule=one-cycle"),
+    ("ema.per", lambda c: bool(c.ema.decay), "an average: give ema.decay too"),
+    ("params.C", lambda c: c.params.get("eta") not in ("auto", _own_eta(c)), "eta=theory"),
+)
+# The same, where one file of settings serves many runs: these are not refused, the run says that they have no effect.
+SAID_WITH: tuple[Use, ...] = (
+    ("attack.steps", lambda c: c.attack.kind != "none", "an attack in training"),
+    ("attack.step", lambda c: c.attack.kind != "none", "an attack in training"),
+    ("attack.random_start", lambda c: c.attack.kind != "none", "an attack in training"),
+    ("data.cache", lambda c: data.spec(c.data.name).files is not None, "folders of image files"),
+    ("validation.every", lambda c: c.data.holdout != "none", "a hold-out"),
+    ("validation.steps", lambda c: c.data.holdout != "none", "a hold-out"),
+)
+
+
+def _own_eta(config: TrainConfig) -> Any:
+    """The method's own step size. Another number may be what became of eta=theory; the sampler knows."""
+    return methods.get(config.method).params({}, config.data.name).get("eta")
+
+
+def without_effect(completed: TrainConfig) -> list[str]:
+    """What a run says at its start of settings that it does not look at."""
+    own = dataclasses.replace(completed.attack, steps=None, step=None)
+    _settle_steps(own, BY_DATA_SET.get(completed.data.name, PAPER))
+    filled = {"attack.steps": own.steps, "attack.step": own.step}
+    return [
+        f"note: {key}={value} has no effect: it belongs to {owner}"
+        for key, value, owner in _unused(completed, completed, SAID_WITH)
+        if value != filled.get(key)
+    ]
+
+
+def _unused(given: TrainConfig, completed: TrainConfig, uses: tuple[Use, ...]) -> list[tuple[str, Any, str]]:
+    """The settings that somebody made and nothing looks at: key, value, and what it belongs to."""
+    default, said = flatten(to_dict(TrainConfig())), flatten(to_dict(given))
+    return [
+        (key, said[key], owner)
+        for key, is_used, owner in uses
+        if said.get(key) is not None and said[key] != default.get(key) and not is_used(completed)
+    ]
+
+
+def _check_used(given: TrainConfig, completed: TrainConfig) -> None:
+    for key, value, owner in _unused(given, completed, USED_WITH):
+        raise InputError(f"{key} belongs to {owner}, got {value}: leave it out")
 
 
 def _check(config: TrainConfig) -> None:

@@ -75,9 +75,13 @@ def read_config(run: Path) -> TrainConfig:
     # A run of before there were shards took its batches whole, also where it is continued by several processes.
     tree.setdefault("shards", 1)
     try:
-        return from_dict(tree)
+        config = from_dict(tree)
     except InputError as error:
         raise InputError(f"{path} is not the configuration of a run: {error}") from None
+    if config.data.name == "fashion-mini":
+        # A run of before took the embedded images whatever folder was given.
+        config.data.root = None
+    return config
 
 
 def is_run(folder: Path) -> bool:

@@ -29,7 +29,8 @@ def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[],
     """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (the sampler's own rule for its draws)."""
     if eta == "theory":
         return theory.step_size(arms, C)
-    if C is not None:
+    # A run that was begun with "theory" is continued with its number.
+    if C is not None and eta != theory.step_size(arms, C):
         raise InputError(f"C belongs to eta='theory', got C={C!r} and eta={eta!r}: leave out C")
     if eta == "auto":
         return automatic()

@@ -25,7 +25,7 @@ from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.defaults import complete, without_effect
 from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
@@ -226,7 +226,8 @@ def to_result(
     with Callbacks(trainer, callbacks) as told:
         told.start()
         if trainer.position.step == 0:
-            for line in [*trainer.images.notes, *trainer.sampler.outlook(trainer.draws)]:
+            ignored = without_effect(trainer.config)
+            for line in [*ignored, *trainer.images.notes, *trainer.sampler.outlook(trainer.draws)]:
                 trainer.progress.say(line)
         run_epochs(trainer, after_first_step, told)
         distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]

@@ -104,6 +104,8 @@ class Trainer:
             config.params["eta"] = getattr(self.sampler, "eta", None)
         # So is the white point: a resumed run and an evaluation on other images take the same.
         config.data.white = config.data.white if images.white is None else images.white
+        # The run says itself what its step size can reach.
+        self.sampler.unsaid = None
         self.sampler.ranks = self.ranks
         self.batches = Batches(self.sampler, images.train, config.batch_size)
         self.attack = training_attack(self.model, config)

@@ -102,5 +102,5 @@ def test_files_that_are_no_data_set_are_refused(
 
 
 def test_a_size_belongs_to_the_writing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--size is chosen when FFCV files are written"):
+    with pytest.raises(InputError, match="size is chosen when FFCV files are written"):
         data.load("beton", tmp_path, size=32)

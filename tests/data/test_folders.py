@@ -206,7 +206,7 @@ def test_another_layout_is_explained(tmp_path, made, said):
 
 
 def test_a_folder_of_one_s_own_cannot_be_downloaded(tmp_path):
-    with pytest.raises(InputError, match="cannot be downloaded"):
+    with pytest.raises(InputError, match=r"data\.download is for published data sets, got folder"):
         load(tmp_path, download=True)
 
 

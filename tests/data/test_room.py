@@ -24,7 +24,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(**options: Any) -> TrainConfig:
     made = TrainConfig(device="cpu", **options)
-    made.model.name = "demo-cnn"
+    made.data.name, made.model.name = "fashion-mini", "demo-cnn"
     return made
 
 

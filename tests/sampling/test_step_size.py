@@ -236,6 +236,13 @@ def test_draws_alone_decide_the_step_size(options: dict[str, object]) -> None:
     assert "draws=1000000" in repr(bandit)
 
 
+def test_what_became_of_the_theory_s_step_is_taken_with_its_C() -> None:
+    eta = ClassSampler(LABELS, eta="theory", C=300.0).eta
+    assert ClassSampler(LABELS, eta=eta, C=300.0).eta == eta
+    with pytest.raises(InputError, match="C belongs to eta='theory'"):
+        ClassSampler(LABELS, eta=1e-3, C=300.0)
+
+
 def test_examples_have_the_same_default() -> None:
     assert ExampleSampler(N).eta == ExampleSampler(N, eta="auto", draws=30 * N).eta
     assert ExampleSampler(N, draws=1000 * N).eta == pytest.approx(2 * math.log(2) / (1000 * N))

@@ -19,7 +19,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.methods import get as get_method
 from cfol_fast.policies.policy import Need
-from cfol_fast.recipes.planning import Job, job
+from cfol_fast.recipes.planning import Job, can_fetch, job
 from cfol_fast.recipes.recipe import build
 from cfol_fast.runs.config import TrainConfig, assign
 from cfol_fast.runs.toml_files import read_toml
@@ -146,12 +146,12 @@ class Place:
                 assign(config, key, value)
         for key, value in more.items():
             assign(config, key.replace("__", "."), value)
-        config.data.download = self.download
         if config.data.name != "fashion-mini":
             config.data.root = None if self.data is None else str(self.data)
             if config.data.name == "cifar10" and _is_folder_of_images(self.data):
                 # Named by its images, not by where they lie: its runs go on, and are kept, anywhere.
                 config.data.name, config.data.content = "folder", _content_of(self.data)
+        config.data.download = self.download and can_fetch(config)
         return job(config)
 
     def search_run(self, row: Row, settings: Settings) -> Job:
