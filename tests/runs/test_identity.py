@@ -137,7 +137,8 @@ def test_an_older_switch_of_augmentation_is_read(value, means):
 @pytest.mark.parametrize("name", ["fashion-mini", "cifar10", "folder"])
 def test_the_switch_of_augmentation_names_a_run_as_before(name):
     def settings(value):
-        tree = to_dict(complete(configuration(data__name=name, data__root="/here")))
+        root = None if name == "fashion-mini" else "/here"
+        tree = to_dict(complete(configuration(data__name=name, data__root=root)))
         tree["data"]["augment"] = value
         return essential_settings(tree)
 
