@@ -173,6 +173,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
     )
+    parser.add_argument(
+        "--changed-data", action="store_true", help="resume although the data changed; result.json says so"
+    )
     parser.add_argument("--threads", type=THREADS, metavar="N", help="CPU threads (default: torch's choice)")
     parser.add_argument(
         "--patience",
@@ -254,6 +257,7 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         resume=args.resume,
         overwrite=args.overwrite,
         force=args.force,
+        changed_data=args.changed_data,
         quiet=args.quiet,
         log=args.log,
         tensorboard=args.tensorboard,

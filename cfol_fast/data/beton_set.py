@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
@@ -55,12 +55,18 @@ class BetonSet:
         """int64 (k,): images of each class."""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
+    def stored(self, indices: Iterable[int]) -> Iterator[bytes]:
+        """The images' bytes in the file, as they are."""
+        with open(self.file.path, "rb") as stream:
+            for index in indices:
+                row = index if self.rows is None else int(self.rows[index])
+                stream.seek(int(self.file.pointers[row]))
+                yield stream.read(int(self.file.lengths[row]))
+
     def image(self, index: int) -> Tensor:
         """Image `index`: uint8 (H, W, C), read from the file."""
         file, row = self.file, index if self.rows is None else int(self.rows[index])
-        with open(file.path, "rb") as stream:
-            stream.seek(int(file.pointers[row]))
-            stored = stream.read(int(file.lengths[row]))
+        (stored,) = self.stored([index])
         if file.modes[row] == JPG:
             with Image.open(BytesIO(stored)) as image:
                 return torch.from_numpy(np.array(image.convert("RGB")))

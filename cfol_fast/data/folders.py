@@ -60,6 +60,7 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
             images, more = decode(part, options, files.size, cache, white)
             found.append(images)
             notes += more
+        listed = {"train": files.train} | ({} if files.test is None else {"test": files.test})
         train, test = found[0], found[1] if len(found) > 1 else None
         notes += white.notes
         if cache is not None:
@@ -69,7 +70,7 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
             notes.append(
                 f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them in DIR)"
             )
-        return TrainAndTest(train, test, files.batch_size, notes, white=white.value)
+        return TrainAndTest(train, test, files.batch_size, notes, white=white.value, files=listed)
 
     return read
 
@@ -113,22 +114,10 @@ def _parts(root: Path) -> tuple[Listing, Listing | None]:
     return list_classes(root, "train"), None if test_folder is None else list_classes(root, test_folder)
 
 
-def content_of(root: str | Path | None) -> str:
-    """A digest of every image file, its bytes and its name below the folder: the same wherever the folder lies."""
-    whole = hashlib.sha256()
+def list_parts(root: str | Path | None) -> tuple[Path, list[Listing]]:
+    """The folder, and the files of its parts."""
     root = need_root(None if root is None else Path(root).expanduser(), LAYOUT)
-    for path in [path for part in _parts(root) if part is not None for path in part.paths]:
-        whole.update(os.fsencode(path) + b"\0" + hashlib.sha256((root / path).read_bytes()).digest())
-    return whole.hexdigest()
-
-
-def check_content(root: str | Path | None, expected: str) -> None:
-    """Refuses a folder whose images are not those of this digest."""
-    found = content_of(root)
-    if found != expected:
-        raise InputError(
-            f"{root} holds other images than the run is of: data.content is {expected[:12]}, that of the folder {found[:12]}"
-        )
+    return root, [part for part in _parts(root) if part is not None]
 
 
 def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:

@@ -19,6 +19,7 @@ from cfol_fast.errors import InputError
 
 if TYPE_CHECKING:
     from cfol_fast.data.beton_set import BetonSet
+    from cfol_fast.data.decoding import Listing
 
 # What a data set's parts are: in memory, or in a file.
 Images: TypeAlias = Union["ImageSet", "BetonSet"]
@@ -138,6 +139,7 @@ class ImageData:
 
     augment: what training does to the images unless told otherwise. paper_augment: what the paper does to this data set.
     white: the white point that images with more than 8 bits were read with; None where there are none.
+    files: of "train" and "test", where the images were decoded from files. Where a data set has no test part, all are in "train".
     """
 
     name: str
@@ -152,6 +154,7 @@ class ImageData:
     model: str
     notes: list[str] = field(default_factory=list)
     white: float | None = None
+    files: dict[str, Listing] = field(default_factory=dict)
 
     @property
     def channels(self) -> int:

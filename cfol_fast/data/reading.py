@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cfol_fast import ops
 from cfol_fast.data.images import Images
 from cfol_fast.errors import InputError
+
+if TYPE_CHECKING:
+    from cfol_fast.data.decoding import Listing
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class TrainAndTest:
 
     mean, std, augment: where the data itself says what goes with it. own: the same, see `DataSpec`.
     white: of images with more than 8 bits, where there are such.
+    files: of "train" and "test", where they were decoded from files.
     """
 
     train: Images
@@ -39,6 +44,7 @@ class TrainAndTest:
     augment: ops.Augment | None = None
     own: bool | None = None
     white: float | None = None
+    files: dict[str, Listing] = field(default_factory=dict)
 
 
 def need_root(root: Path | None, expected: str) -> Path:

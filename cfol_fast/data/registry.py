@@ -313,7 +313,19 @@ def load(
     default = default_augmentation(row.own if found.own is None else found.own)
     augment = augmentation(default, min(shape), paper)
     return ImageData(
-        name, train, test, shape, mean, std, augment, paper, row.eps, row.model, notes, found.white
+        name,
+        train,
+        test,
+        shape,
+        mean,
+        std,
+        augment,
+        paper,
+        row.eps,
+        row.model,
+        notes,
+        found.white,
+        found.files,
     )
 
 

@@ -13,6 +13,7 @@ import stat
 import struct
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -215,23 +216,32 @@ class CheckpointStore:
         write(self.path(name), state)
         return self.path(name)
 
-    def newest(self, device: torch.device | str = "cpu") -> tuple[dict[str, Any], str, str | None] | None:
+    def newest(
+        self,
+        device: torch.device | str = "cpu",
+        misfit: Callable[[dict[str, Any]], str | None] = lambda state: None,
+    ) -> tuple[dict[str, Any], str, str | None] | None:
         """The newest whole checkpoint as (state, its name, what was wrong with a newer one); None if there is none.
 
-        Files that are all damaged are an error: starting afresh without a word would throw the run away.
+        misfit: what of the run's other files a checkpoint does not fit, such as metrics that lost rows.
+        Where none is whole and fits, that is an error: starting afresh without a word would throw the run away.
         """
         problem: str | None = None
         for name in (LAST, PREVIOUS):
             if not self.path(name).exists():
                 continue
             try:
-                return read(self.path(name), device), name, problem
+                state = read(self.path(name), device)
+                reason = misfit(state)
             except DamagedCheckpoint as error:
-                problem = str(error)
-                self.last_is_damaged = True
+                reason = str(error)
+            if reason is None:
+                return state, name, problem
+            problem = problem or reason
+            self.last_is_damaged = True
         if problem is not None:
             raise InputError(
-                f"{problem}, and there is no whole checkpoint before it; --overwrite starts afresh"
+                f"{problem}, and there is no whole checkpoint that fits before it; --overwrite starts afresh"
             )
         return None
 

@@ -36,7 +36,7 @@ class DataConfig:
     download: bool = False
     # For "folder" only: the short side that images of different sizes are stored with.
     size: int | None = None
-    # For "folder" only: the digest of its files (data.folders.content_of). It names the images wherever they lie; others are refused.
+    # For "folder" only: the digest of its files (data.content.content_of). It names the images wherever they lie; others are refused.
     content: str | None = None
     skip_corrupt: bool = False
     # For folders of image files: the value of white in images with more than 8 bits. None: decided by the largest value of all of them.

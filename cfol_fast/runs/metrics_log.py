@@ -60,13 +60,22 @@ class MetricsLog:
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
+    def misfit(self, size: int) -> str | None:
+        """Why the file does not hold the rows of a checkpoint that was written when it had this size; None where it does."""
+        if self.size < size:
+            return f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have been removed"
+        if size:
+            with open(self.path, "rb") as file:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    return f"{self.path} has no end of a row at byte {size}, where its checkpoint says; rows have been changed"
+        return None
+
     def cut(self, size: int) -> None:
         if not self.writes:
             return
-        if self.size < size:
-            raise InputError(
-                f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have been removed"
-            )
+        if problem := self.misfit(size):
+            raise InputError(problem)
         if self.size > size:
             os.truncate(self.path, size)
 

@@ -44,6 +44,7 @@ RESULT_SHAPE = {
     "versions": {str: (str, float, bool, None)},
     "seconds": float,
     "gallery": (str, GALLERY_SHAPE),
+    "changed_data": [{str: object}],
 }
 EVALUATION_SHAPE = {
     "attacks": [{"attack": (_SETTINGS, str), "robust": {str: object}}],
@@ -207,6 +208,10 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
     validation = []
     for row in rows:
         if row.get("kind") == "validation":
+            names = (row.get("robust") or row.get("clean") or {}).get("per_class") or {}
+            if result.get("changed_data") and not set(names) <= set(classes):
+                # Of before the run went on with classes of other names.
+                continue
             place = f"{path / ROWS}: validation of epoch {row.get('epoch')}"
             validation.append({**row, **_both(row, place, classes)})
     if not classes:

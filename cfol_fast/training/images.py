@@ -13,7 +13,7 @@ from torch import Tensor
 from cfol_fast import data, ops, processes
 from cfol_fast.data import room
 from cfol_fast.data.beton import open_beton
-from cfol_fast.data.folders import check_content
+from cfol_fast.data.content import PartContent, check_content, copies, describe, describe_part, records
 from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
@@ -21,6 +21,9 @@ from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import create_without_numbers
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_fraction
+
+# What `content` calls the FFCV file that stands for training images that are in memory, too (data.source=ffcv).
+TRAINING_FILE = "train.beton"
 
 
 @dataclass
@@ -44,6 +47,9 @@ class RunImages:
     notes: list[str] = field(default_factory=list)
     # The white point of images with more than 8 bits, where there are such.
     white: float | None = None
+    # The digests of the parts, which the first process of a machine computes; and (copies, images looked at) of "test" and "holdout".
+    content: dict[str, dict[str, Any]] | None = None
+    copies: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
@@ -66,6 +72,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     if wanted.images is not None:
         part = data.stratified(found.train.labels, wanted.images)
         found = dataclasses.replace(found, train=found.train.subset(part))
+    content = describe(found) if processes.local_rank() == 0 else None
     height, width = found.size
     if height != width:
         raise InputError(
@@ -86,7 +93,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     }
     fraction = holdout_fraction(wanted.holdout)
     notes = [*found.notes, *_check_room(config, found, fraction is not None)]
-    training_rows, validation = None, None
+    training_rows, held_out, validation = None, None, None
     test = source_of(found.test)
     if fraction is not None:
         training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed)
@@ -94,6 +101,8 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     elif wanted.holdout == "test":
         validation = test
     images = found.train if training_rows is None else found.train.subset(training_rows)
+    copied = {} if content is None else _copies(content, training_rows, held_out)
+    notes += [_copies_note(part, *counts) for part, counts in copied.items()]
     word = wanted.augment or data.default_augmentation(data.is_own(wanted.name, wanted.root))
     augment = data.augmentation(word, min(found.size), found.paper_augment)
     if augment is not None and wanted.crop == "random-resized":
@@ -117,6 +126,8 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
                 f"{wanted.beton} was not written from the training part of {wanted.name}: labels or classes differ; "
                 "write it with cfol-fast data to-ffcv and the same --dataset, --imbalance and --seed"
             )
+        if content is not None:
+            content[TRAINING_FILE] = describe_part(data.BetonSet(file))
         train = data.FFCVSource(file, wanted.lag, augment=augment, subset=training_rows, **options)
     else:
         train = source_of(images, augment)
@@ -152,7 +163,26 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         augmentation=augmentation,
         notes=notes,
         white=found.white,
+        content=None if content is None else records(content),
+        copies=copied,
     )
+
+
+def _copies(
+    content: dict[str, PartContent], training_rows: Tensor | None, held_out: Tensor | None
+) -> dict[str, tuple[int, int]]:
+    """How many images of the test set and of the hold-out are also trained on."""
+    train, test = content["train"], content["test"]
+    kept = training_rows.numpy() if training_rows is not None and train.whole else None
+    found = {"test": copies(test, train, of_rows=kept)}
+    if held_out is not None and kept is not None:
+        found["holdout"] = copies(train, train, held_out.numpy(), kept)
+    return {part: counts for part, counts in found.items() if counts[0]}
+
+
+def _copies_note(part: str, count: int, of: int) -> str:
+    what = {"test": "test set", "holdout": "hold-out"}[part]
+    return f"warning: {count:,} of {of:,} images of the {what} are copies of training images: its accuracies are too high"
 
 
 def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> list[str]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import methods, processes
+from cfol_fast.data import content
 from cfol_fast.errors import InputError
 from cfol_fast.machine import computing
 from cfol_fast.progress import Progress, Stopwatch
@@ -104,6 +105,7 @@ def train(
     resume: Resume = False,
     overwrite: bool = False,
     force: bool = False,
+    changed_data: bool = False,
     quiet: bool = False,
     callbacks: Iterable[Callback] = (),
     log: Iterable[str] = (),
@@ -115,6 +117,7 @@ def train(
 
     resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if no run is there.
     overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
+    changed_data: resume although the data changed, which result.json then says.
     callbacks: told of the run's start, steps, rows and end. listeners: functions that are called with every row of metrics.jsonl.
     log: names of `LOGS`, which get the rows too; tensorboard=True is the same as its name there.
     Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits
@@ -130,7 +133,7 @@ def train(
             config,
             resume,
             overwrite,
-            force,
+            (force, changed_data),
             quiet or not ranks.is_first,
             told if ranks.is_first else [],
             ranks,
@@ -141,7 +144,7 @@ def _train(
     config: TrainConfig,
     resume: Resume,
     overwrite: bool,
-    force: bool,
+    accepted: tuple[bool, bool],
     quiet: bool,
     told: list[Callback],
     ranks: Ranks,
@@ -157,7 +160,9 @@ def _train(
     ):
         start = RunStart(folder, lock, config, resume, overwrite, ranks)
 
-        def result_of(stage_folder: Path, previous: Tensor | None) -> dict[str, Any]:
+        def result_of(
+            stage_folder: Path, previous: Tensor | None, stage_before: dict[str, Any] | None
+        ) -> dict[str, Any]:
             finished = start.result(stage_folder)
             if finished is not None:
                 progress.say(f"{stage_folder} is finished already")
@@ -166,22 +171,22 @@ def _train(
                 config, images_on(ranks, config, not quiet), stage_folder, previous, progress, stop
             )
             try:
-                after_first_step = start.enter(trainer, force)
+                after_first_step = start.enter(trainer, *accepted, stage_before)
                 # What the caller asked to be told of is the run itself, not the stages before it.
                 return to_result(trainer, after_first_step, told if stage_folder == folder else ())
             finally:
                 trainer.leave_group()
 
         with start.folder_stays():
-            accuracies = None
+            accuracies = result = None
             for stage in range(1, stages):
                 stage_folder = folder / f"stage-{stage}"
                 progress.say(f"stage {stage} of {stages}: {stage_folder}")
-                result = result_of(stage_folder, accuracies)
+                result = result_of(stage_folder, accuracies, result)
                 accuracies = ranks.from_first(
                     partial(validation.robust_class_accuracies, stage_folder, result)
                 )
-            return Run(folder, result_of(folder, accuracies))
+            return Run(folder, result_of(folder, accuracies, result))
 
 
 def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
@@ -216,7 +221,15 @@ def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunI
         return load_images(config, progress)
     images = load_images(config, progress) if processes.local_rank() == 0 else None
     ranks.wait_for_all()
-    return images or load_images(config)
+    images = images or load_images(config)
+    # A machine may have a copy of its own.
+    first, *others = ranks.gather_objects(images.content)
+    for rank, theirs in enumerate(others, start=1):
+        if first is not None and theirs is not None and (different := content.differences(first, theirs)):
+            raise InputError(
+                f"the data of process {rank} are not those of process 0 ({content.in_words(different, first, theirs)})"
+            )
+    return images
 
 
 def to_result(

@@ -10,6 +10,7 @@ from typing import Any
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs import overwriting, run_folder
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.trainer import Trainer
@@ -44,8 +45,17 @@ class RunStart:
             return None
         return self.ranks.from_first(lambda: run_folder.read_result(folder))
 
-    def enter(self, trainer: Trainer, force: bool) -> Callable[[], None] | None:
-        """Brings the trainer to where its run stands; returns what is to be done after its first step."""
+    def enter(
+        self,
+        trainer: Trainer,
+        force: bool,
+        changed_data: bool = False,
+        stage_before: dict[str, Any] | None = None,
+    ) -> Callable[[], None] | None:
+        """Brings the trainer to where its run stands; returns what is to be done after its first step.
+
+        stage_before: the result of the stage before this one, whose data this one goes on with.
+        """
         if self.lock is not None:
             trainer.check_folder = self.lock.check
         if self.kind is Start.OVERWRITE:
@@ -58,9 +68,13 @@ class RunStart:
             run_folder.check_same(run_folder.read_config(trainer.folder), self.config, trainer.folder)
             return True
 
-        if self.kind is Start.CONTINUE and self.ranks.from_first(begun):
-            trainer.restore(force)
-        else:
+        there = self.kind is Start.CONTINUE and self.ranks.from_first(begun)
+        if there and trainer.restore(force, changed_data):
+            return None
+        if stage_before is not None and "data" in stage_before:
+            with made_from(self.run):
+                trainer.check_data(stage_before, changed_data)
+        if not there:
             self._begin(trainer.folder)
         return None
 

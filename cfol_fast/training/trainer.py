@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks, methods, ops, processes, theory
 from cfol_fast.attacks.choices import choices
+from cfol_fast.data import content
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
 from cfol_fast.policies import EpochFacts
@@ -122,6 +123,8 @@ class Trainer:
 
         self.graph = StepGraph(self) if config.graph else None
         self.position = Position()
+        # For result.json: where the run went on with other data, and what differed.
+        self.changed_data: list[dict[str, Any]] = []
         # Several shards; None for a batch that is one.
         self.sharded = ShardedStep(self) if (config.shards or 1) > 1 else None
 
@@ -376,6 +379,8 @@ class Trainer:
             **{name: part.state_dict() for name, part in self._stateful().items()},
             "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
             "metrics_size": self.log.size,
+            "data": self.images.content,
+            "changed_data": self.changed_data,
             "arithmetic": arithmetic(self.device, self.config.compile, self.config.deterministic),
             "choices": choices().chosen,
             # Dropout draws from torch's own generators, where a model has it.
@@ -399,10 +404,11 @@ class Trainer:
             "step": self.counts,
         }
 
-    def restore(self, force: bool = False) -> None:
-        """Continues from the newest whole checkpoint; a run that was killed before its first one stays at its start.
+    def restore(self, force: bool = False, changed_data: bool = False) -> bool:
+        """Continues from the newest whole checkpoint; False for a run that was killed before its first one, which stays at its start.
 
         force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
+        changed_data: also with other data.
         """
         if self.ranks.is_first:
             self.store.sweep()
@@ -411,11 +417,12 @@ class Trainer:
         found = self.ranks.from_first(lambda: self._newest(on))
         if found is None:
             self.progress.say(f"{self.folder} has no checkpoint yet: starting at step 0")
-            return
+            return False
         state, name, complaint = found
         if complaint is not None:
             self.progress.say(f"{complaint}; using {name} instead")
         with made_from(self.store.path(name)):
+            self.check_data(state, changed_data)
             for change in check_same_arithmetic(
                 state["arithmetic"],
                 arithmetic(self.device, self.config.compile, self.config.deterministic),
@@ -429,9 +436,59 @@ class Trainer:
             self.load_state_dict(state)
             self.log.cut(state["metrics_size"])
         self.progress.say(f"continuing at step {self.position.step}")
+        return True
+
+    def check_data(self, before: dict[str, Any], accept: bool) -> None:
+        """Refuses to go on with other data than a checkpoint, or the result of the stage before, is of; or notes the difference.
+
+        accept: note it. Another number of training images or classes, or another size, is refused all the same.
+        """
+        step = int(before["position"]["step"]) if "position" in before else 0
+        # The first rank has the digests.
+        change, refusal = self.ranks.from_first(lambda: self._data_change(before, accept))
+        if refusal is not None:
+            raise InputError(refusal)
+        self.changed_data = list(before.get("changed_data") or [])
+        if change is not None:
+            self.changed_data.append({"step": step, "differences": change})
+            self.progress.say(f"continuing with changed data: {change}")
+        elif before.get("data") is None:
+            self.progress.say(
+                "the checkpoint has no digests of its data (version 0.2 or older): they were not compared"
+            )
+
+    def _data_change(self, before: dict[str, Any], accept: bool) -> tuple[str | None, str | None]:
+        """What differs, and why the run cannot go on with it."""
+        now = self.images.content or {}
+        # Older checkpoints have the names of the classes alone.
+        then = before.get("data") or {"train": {content.CLASSES: before["classes"]}}
+        if before.get("data") is None:
+            now = {"train": {content.CLASSES: self.images.classes}}
+        different = content.differences(then, now)
+        if not different:
+            return None, None
+        change = content.in_words(different, then, now)
+        refusal = f"cannot resume {self.folder} with other data ({change})"
+        kinds = different.get("train", [])
+        classes = [len(part["train"][content.CLASSES]) for part in (then, now)]
+        if content.COUNT in kinds or classes[0] != classes[1] or self._other_shape(before):
+            return (
+                change,
+                f"{refusal}. Give it the data it began with, or start a new run: --init takes its weights",
+            )
+        if not accept:
+            return change, f"{refusal}. Give it the data it began with, or add --changed-data"
+        return change, None
+
+    def _other_shape(self, before: dict[str, Any]) -> bool:
+        """Whether the images have another size or other channels than those of the checkpoint."""
+        then, now = before.get("spec") or {}, self.images.spec
+        return any(
+            then.get(name, getattr(now, name)) != getattr(now, name) for name in ("image_size", "in_channels")
+        )
 
     def _newest(self, device: torch.device) -> tuple[dict[str, Any], str, str | None] | None:
-        found = self.store.newest(device)
+        found = self.store.newest(device, lambda state: self.log.misfit(state.get("metrics_size", 0)))
         if found is None and self.log.size:
             raise InputError(
                 f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "

@@ -20,6 +20,7 @@ from cfol_fast.runs import checkpoints, predictions, run_folder
 from cfol_fast.runs.defaults import evaluation_step, holdout_label
 from cfol_fast.runs.metrics_log import Row, read_rows
 from cfol_fast.training.building import training_attack
+from cfol_fast.training.images import TRAINING_FILE
 from cfol_fast.training.trainer import Trainer
 
 GALLERY_SIZE = 6
@@ -178,6 +179,16 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "versions": versions(),
         "seconds": trainer.position.seconds,
         **({} if trainer.init is None else {"init": trainer.init}),
+        # The file of data.source=ffcv holds images of "train" once more.
+        "data": {
+            part: held for part, held in (trainer.images.content or {}).items() if part != TRAINING_FILE
+        },
+        **(
+            {"copies": {part: [*counts] for part, counts in trainer.images.copies.items()}}
+            if trainer.images.copies
+            else {}
+        ),
+        **({"changed_data": trainer.changed_data} if trainer.changed_data else {}),
         **ensemble,
         "gallery": run_folder.GALLERY,
     }

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import decoding, folders
+from cfol_fast.data import content, decoding
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.conftest import without_privileges
@@ -315,11 +315,11 @@ def test_a_tiny_imagenet_class_that_is_not_listed_is_refused(tmp_path):
 def test_the_content_of_a_folder_is_the_same_wherever_it_lies(tmp_path):
     for top in ("here", "there/deeper"):
         files.folder(tmp_path / top)
-    before = folders.content_of(tmp_path / "here")
+    before = content.content_of(tmp_path / "here")
     os.utime(tmp_path / "there/deeper/train/ant/0.png", (1, 1))
     (tmp_path / "there/deeper/readme.txt").write_text("no image")
-    assert folders.content_of(tmp_path / "there/deeper") == before
-    folders.check_content(tmp_path / "there/deeper", before)
+    assert content.content_of(tmp_path / "there/deeper") == before
+    content.check_content(tmp_path / "there/deeper", before)
 
 
 def rename(root):
@@ -345,7 +345,7 @@ def change_a_pixel(root):
 @pytest.mark.parametrize("change", [rename, move_to_another_class, exchange, change_a_pixel])
 def test_a_folder_with_other_images_is_refused(tmp_path, change):
     files.folder(tmp_path)
-    before = folders.content_of(tmp_path)
+    before = content.content_of(tmp_path)
     change(tmp_path)
     with pytest.raises(InputError, match="holds other images than the run is of"):
-        folders.check_content(tmp_path, before)
+        content.check_content(tmp_path, before)

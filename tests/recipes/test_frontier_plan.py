@@ -7,7 +7,7 @@ import pytest
 
 from cfol_fast.commands import main as cli
 from cfol_fast.commands import train
-from cfol_fast.data.folders import content_of
+from cfol_fast.data.content import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import planning
 from cfol_fast.recipes.frontier import plan, reproduce_frontier

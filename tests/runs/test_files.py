@@ -52,7 +52,7 @@ def test_no_checkpoint_is_not_an_error_but_only_damaged_ones_are(tmp_path):
     store = CheckpointStore(tmp_path)
     assert store.newest() is None
     saved(store, 1).write_bytes(b"x")
-    with pytest.raises(InputError, match="no whole checkpoint before it"):
+    with pytest.raises(InputError, match="no whole checkpoint that fits before it"):
         store.newest()
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.data.folders import content_of
+from cfol_fast.data.content import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.methods import get as get_method

@@ -1,0 +1,215 @@
+"""What a data set holds, as digests: a run goes on with the data it began with, and copies of training images are noticed.
+
+Of images in memory every pixel counts; of images that stay in files, and of very large parts, the bytes of 1,024. Names are relative to
+the data set's folder and times do not count, so a copied folder has the same digests. A run's name holds none of this but `content_of`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cfol_fast.data.beton_set import BetonSet
+from cfol_fast.data.decoding import Listing
+from cfol_fast.data.folders import list_parts
+from cfol_fast.data.images import ImageData, Images, ImageSet
+from cfol_fast.errors import InputError
+
+SAMPLED = 1024
+# Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
+MOST_READ = 1 << 32
+# What differs between two parts, in the order in which it is said.
+COUNT, CLASSES = "number of images", "class names"
+
+
+@dataclass(frozen=True)
+class PartContent:
+    """record: the digests, for JSON and checkpoints. images: uint64 (n,), a digest of each image; whole: of all images, in their order."""
+
+    record: dict[str, Any]
+    images: np.ndarray
+    whole: bool
+
+
+def content_of(root: str | Path | None) -> str:
+    """The digest that names a folder of images, `data.content`: of every image file, its bytes and its name below the folder."""
+    whole = hashlib.sha256()
+    root, parts = list_parts(root)
+    for path in [path for part in parts for path in part.paths]:
+        whole.update(os.fsencode(path) + b"\0" + hashlib.sha256((root / path).read_bytes()).digest())
+    return whole.hexdigest()
+
+
+def check_content(root: str | Path | None, expected: str) -> None:
+    """Refuses a folder whose images are not those of this digest."""
+    found = content_of(root)
+    if found != expected:
+        raise InputError(
+            f"{root} holds other images than the run is of: data.content is {expected[:12]}, that of the folder {found[:12]}"
+        )
+
+
+def describe(found: ImageData) -> dict[str, PartContent]:
+    """Both parts as they are trained and tested with."""
+    return {
+        "train": describe_part(found.train, found.files.get("train")),
+        "test": describe_part(found.test, found.files.get("test")),
+    }
+
+
+def describe_part(part: Images, files: Listing | None = None) -> PartContent:
+    """files: that the part was decoded from."""
+    labels = part.labels.cpu().numpy().astype("<i8")
+    keys, sizes = _keys(part, files), _sizes(part, files)
+    whole = isinstance(part, ImageSet) and part.nbytes <= MOST_READ
+    rows = range(len(part)) if whole else np.sort(np.argsort(keys, kind="stable")[:SAMPLED]).tolist()
+    images = _digests(part, rows)
+    record: dict[str, Any] = {
+        COUNT: len(part),
+        CLASSES: list(part.classes),
+        "labels": _digest(labels),
+        "any labels": _digest(np.sort(labels)),
+        "pixels": _digest(images),
+        "any pixels": _digest(np.sort(images)),
+        "labelled": _digest(np.sort(_pairs(images, labels[rows]))),
+        "sizes": _digest(sizes),
+        "any sizes": _digest(np.sort(sizes)),
+    }
+    if files is not None:
+        names = list(map(os.fsencode, files.paths))
+        record |= {"names": _digest(*names), "any names": _digest(*sorted(names))}
+    return PartContent(record, images, whole)
+
+
+def _keys(part: Images, files: Listing | None) -> np.ndarray:
+    """uint64 (n,): the images with the smallest are sampled. The same image of another part has the same one, where it is known by name."""
+    if files is not None and len(files) == len(part):
+        # Below the part's own folder.
+        names = (os.fsencode(path.partition(os.sep)[2]) for path in files.paths)
+    else:
+        places = zip(_sizes(part, None).tolist(), part.labels.tolist(), strict=True)
+        names = (f"{number} {size} {label}".encode() for number, (size, label) in enumerate(places))
+    return _joined(hashlib.sha256(name).digest()[:8] for name in names)
+
+
+def _sizes(part: Images, files: Listing | None) -> np.ndarray:
+    """int64: the bytes of each file or, where there are none, of each image."""
+    if files is not None:
+        return np.fromiter((_size_of(files.root / path) for path in files.paths), "<i8", len(files))
+    if isinstance(part, BetonSet):
+        stored = part.file.lengths
+        return (stored if part.rows is None else stored[part.rows.numpy()]).astype("<i8")
+    if part.table is None:
+        return np.full(len(part), int(np.prod(part.images.shape[1:])), "<i8")
+    return (part.table[:, 1] * part.table[:, 2] * part.channels).numpy().astype("<i8")
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    # A link to nothing, where such images are left out.
+    except OSError:
+        return -1
+
+
+def _digests(part: Images, rows: Sequence[int]) -> np.ndarray:
+    """uint64 (n,): of the pixels and the shape of each image in memory, or of its bytes in an FFCV file."""
+    if isinstance(part, BetonSet):
+        return _joined(_short(stored) for stored in part.stored(rows))
+    if part.table is None and part.images.is_contiguous() and part.images.numel():
+        # Not image by image as below, which takes three times as long.
+        shape = hashlib.sha256(str(tuple(part.images.shape[1:])).encode())
+        pixels = part.images.numpy().reshape(-1).data
+        size = part.images[0].numel()
+        return _joined(_short(pixels[row * size : row * size + size], shape) for row in rows)
+    images = (part.image(row).contiguous() for row in rows)
+    return _joined(
+        _short(one.numpy().reshape(-1).data, hashlib.sha256(str(tuple(one.shape)).encode())) for one in images
+    )
+
+
+def _short(data: bytes | memoryview, begun: Any = None) -> bytes:
+    digest = hashlib.sha256() if begun is None else begun.copy()
+    digest.update(data)
+    return bytes(digest.digest()[:8])
+
+
+def _joined(digests: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def _pairs(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """uint64 (n,): of each image with its label."""
+    return images ^ (labels.astype("<u8") + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def _digest(*values: Any) -> str:
+    """Of an array, or of texts, of which none can run into the next."""
+    whole = hashlib.sha256()
+    for value in values:
+        data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+        whole.update(len(data).to_bytes(8, "little") + data)
+    return whole.hexdigest()[:32]
+
+
+# ---------------------------------------------------------------- two data sets
+
+
+def records(parts: Mapping[str, PartContent]) -> dict[str, dict[str, Any]]:
+    return {name: part.record for name, part in parts.items()}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
+    """For each part that both `records` have and that is not the same: what differs. Empty where the data are the same."""
+    found = {name: _kinds(before[name], now[name]) for name in before if name in now}
+    return {name: kinds for name, kinds in found.items() if kinds}
+
+
+def _kinds(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    if before == now:
+        return []
+
+    def differ(key: str) -> bool:
+        return before.get(key) != now.get(key)
+
+    found = [kind for kind in (COUNT, CLASSES) if differ(kind)]
+    found += [kind for kind in ("names", "labels", "sizes", "pixels") if differ(f"any {kind}")]
+    if "labels" not in found and "pixels" not in found and differ("labelled"):
+        # The same images with each other's labels.
+        found.append("labels")
+    if not {"sizes", "names"} & set(found) and differ("sizes") and not differ("names"):
+        found.append("sizes")
+    return found or ["order"]
+
+
+def in_words(different: Mapping[str, list[str]], before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which parts differ in what; of counts and class names, both."""
+
+    def told(part: str, kind: str) -> str:
+        if kind not in (COUNT, CLASSES):
+            return kind
+        values = [_text((side.get(part) or {}).get(kind)) for side in (before, now)]
+        return f"{kind} (was {values[0]}, now {values[1]})"
+
+    return "; ".join(
+        f"{part}: {', '.join(told(part, kind) for kind in kinds)}" for part, kinds in different.items()
+    )
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value}"
+
+
+def copies(
+    part: PartContent, of: PartContent, rows: np.ndarray | None = None, of_rows: np.ndarray | None = None
+) -> tuple[int, int]:
+    """How many images of a part are among those of another, and how many were looked at. rows: of the parts, where they are whole."""
+    mine = part.images if rows is None else part.images[rows]
+    theirs = of.images if of_rows is None else of.images[of_rows]
+    return int(np.isin(mine, theirs).sum()), len(mine)
