@@ -68,7 +68,7 @@ class BetonSet:
         file, row = self.file, index if self.rows is None else int(self.rows[index])
         (stored,) = self.stored([index])
         if file.modes[row] == JPG:
-            with Image.open(BytesIO(stored)) as image:
+            with Image.open(BytesIO(stored), formats=["JPEG"]) as image:
                 return torch.from_numpy(np.array(image.convert("RGB")))
         pixels = np.frombuffer(stored, np.uint8).reshape(file.heights[row], file.widths[row], file.channels)
         return torch.from_numpy(pixels.copy())

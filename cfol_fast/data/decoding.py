@@ -172,7 +172,7 @@ def cache_folder(root: Path, where: str) -> Path | None:
         folder = root / CACHE_FOLDER
     else:
         given = Path(where).expanduser()
-        if not given.is_dir():
+        if not where or not given.is_dir():
             raise InputError(
                 f"data.cache={where}: there is no such folder. Make it, or take data.cache=auto or data.cache=off."
             )
@@ -476,7 +476,7 @@ def refuse_unreadable(listing: Listing, path: str, error: Exception, skip_corrup
     """Raises an error that names the file, unless such files are to be left out."""
     if not skip_corrupt or isinstance(error, PermissionError):
         raise InputError(
-            f"{listing.root / path} cannot be decoded ({one_line(error)}): repair or remove it, or leave out such images "
+            f"{shown(str(listing.root / path))} cannot be decoded ({one_line(error)}): repair or remove it, or leave out such images "
             "with --skip-corrupt (in training: --set data.skip_corrupt=true)"
         ) from error
 
@@ -547,7 +547,10 @@ def several_note(several: list[str], listing: Listing) -> list[str]:
 
 
 def _named(paths: list[str]) -> str:
-    shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths[:3]]
-    return ", ".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in path) for path in shown) + (
-        " ..." if paths[3:] else ""
-    )
+    return ", ".join(map(shown, paths[:3])) + (" ..." if paths[3:] else "")
+
+
+def shown(path: str) -> str:
+    """A name on one line, whatever bytes it has."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import category
 
 from cfol_fast.data.decoding import MIXED_SIZE, Listing, WhitePoint, cache_folder, common_size, decode
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
@@ -19,6 +20,8 @@ from cfol_fast.errors import InputError, one_line
 
 SizeOf = Callable[[Listing, bool, Path | None], tuple[int, int] | None]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+# Of Unicode: control characters, line and paragraph separators. No table could show a class of such a name.
+CONTROLS = ("Cc", "Zl", "Zp")
 TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
 # Stanford publishes none. This one stands in the Git LFS pointer of a public copy, and unrelated projects recorded the same:
 # https://huggingface.co/datasets/cnak47/cv-datasets/commit/6931f66584bf3a507711a644f6803fa5f419faf1
@@ -234,6 +237,11 @@ def list_classes(root: Path, split: str) -> Listing:
     if unreadable:
         raise InputError(
             f"{base}: the name of the class folder {os.fsencode(unreadable[0])!r} is not UTF-8: rename it"
+        )
+    unprintable = [name for name in classes if any(category(c) in CONTROLS for c in name)]
+    if unprintable:
+        raise InputError(
+            f"{base}: the name of the class folder {unprintable[0]!r} has a line break or control character: rename it"
         )
     paths: list[str] = []
     labels: list[int] = []

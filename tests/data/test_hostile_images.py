@@ -3,8 +3,10 @@
 import hashlib
 import io
 import os
+import re
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +180,146 @@ class TestBeton:
         self.change(file, **size)
         with pytest.raises(InputError, match="the pixels of image 0"):
             beton.open_beton(file)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+# What Pillow opens by the content, whatever the name says: with a program, a parser of its own, or a library that nobody asked for.
+FOREIGN = {
+    "EPS": EPS,
+    "EPS with a preview": b"\xc5\xd0\xd3\xc6"
+    + (32).to_bytes(4, "little")
+    + len(EPS).to_bytes(4, "little")
+    + bytes(20)
+    + EPS,
+    "WMF": bytes.fromhex("d7cdc69a000000000000080008006000000000000000") + bytes(60),
+    "EMF": b"\x01\0\0\0" + bytes(36) + b" EMF" + bytes(80),
+    "PDF": b"%PDF-1.4\n%%EOF\n",
+    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "HTML": b"<html>Not found</html>",
+}
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tiff", "gif", "bmp", "ppm", "webp"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_no_program_is_started_for_an_image(root, tmp_path, monkeypatch, kind, ending):
+    started = tmp_path / "started"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("gs", "gswin64c", "xv", "display", "djpeg"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch {started}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    (root / "train" / "ant" / f"9.{ending}").write_bytes(FOREIGN[kind])
+    with pytest.raises(
+        InputError, match=rf"9\.{ending} cannot be decoded \(its content is none of JPEG, PNG"
+    ):
+        load(root)
+    assert "1 of 16 images cannot be decoded" in load(root, skip_corrupt=True).notes[0]
+    assert not started.exists()
+
+
+def test_other_names_are_no_images(root):
+    for ending in ("eps", "ps", "wmf", "emf", "pdf", "ico", "svg", "avif"):
+        (root / "train" / "ant" / f"9.{ending}").write_bytes(EPS)
+    assert load(root).train.class_counts().tolist() == [4, 4, 4]
+
+
+def test_pillow_opens_no_file_without_a_list_of_formats():
+    package = Path(data.__file__).parents[1]
+    opening = re.compile(
+        r"\bImage\.open\(|\bpil_loader\b|\bdefault_loader\b|\bdecode_image\(|\bread_image\(\s*str"
+    )
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in package.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if opening.search(line) and "formats=" not in line
+    ]
+    assert found == []
+
+
+def animation(kind: str) -> bytes:
+    stream = io.BytesIO()
+    pictures = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    options = {"save_all": True, "append_images": pictures[1:]}
+    pictures[0].save(stream, kind, **options, **({"lossless": True} if kind == "WEBP" else {}))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_of_several_pictures_the_first_is_taken_and_that_is_said(root, kind):
+    (root / "train" / "ant" / f"9.{kind.lower()}").write_bytes(animation(kind))
+    for _ in range(2):  # decoded, and from the cache
+        found = load(root)
+        said = [note for note in found.notes if "several pictures" in note]
+        assert said == [
+            f"train: 1 of 16 files hold several pictures, of which the first was taken: train/ant/9.{kind.lower()}"
+        ]
+    whole = decoding.read_image(root / "train" / "ant" / f"9.{kind.lower()}", None, lambda: 255)
+    assert (whole == [255, 0, 0]).all()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF\0\0\0\0WEBP"]
+)
+def test_a_file_without_an_image_is_one_sentence(root, content):
+    (root / "train" / "ant" / "9.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"9\.png cannot be decoded \(") as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM"])
+def test_a_truncated_file_is_named_whatever_its_format(root, kind):
+    stream = io.BytesIO()
+    Image.fromarray(files.pixels(1, 8, 8, 3)).save(stream, kind)
+    content = stream.getvalue()
+    path = root / "train" / "ant" / "9.png"
+    for length in range(0, len(content) * 3 // 4, 7):
+        path.write_bytes(content[:length])
+        with pytest.raises(decoding.UNREADABLE):
+            decoding.read_image(path, None, lambda: 255)
+
+
+def test_names_with_newlines_and_escapes_stay_on_one_line(root):
+    name = "a\nb\x1b[31m.png"
+    (root / "train" / "ant" / name).write_bytes(b"no image")
+    with pytest.raises(InputError) as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+    (note,) = [note for note in load(root, skip_corrupt=True).notes if "left out" in note]
+    assert "\n" not in note
+    assert "\x1b" not in note
+
+
+def test_a_folder_named_like_an_image_is_no_image(root):
+    (root / "train" / "ant" / "9.png").mkdir()
+    assert load(root).train.class_counts().tolist() == [4, 4, 4]
+
+
+def test_parts_of_different_sizes_are_refused_with_both(tmp_path):
+    files.folder(tmp_path, ("train",), side=8)
+    files.folder(tmp_path, ("test",), side=10)
+    with pytest.raises(InputError, match=r"images of 8x8 in train/ and 10x10 in test/.*data\.size=8"):
+        load(tmp_path)
+    assert load(tmp_path, size=8).size == (8, 8)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "\x1b[31mred", "line\u2028break"])
+def test_a_class_that_no_table_could_show_is_refused(root, name):
+    (root / "train" / name).mkdir()
+    with pytest.raises(InputError, match="control character: rename it") as caught:
+        load(root)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["two words", "Ümläut", "犬", "a,b;c", "-x", "100%", "a\u3000b"])
+def test_other_names_of_classes_are_taken_as_they_are(root, name):
+    files.save(root / "train" / name / "0.png", 1, 8, 8)
+    files.save(root / "train" / name / "1.png", 2, 8, 8)
+    assert name in load(root).classes
