@@ -23,8 +23,9 @@ examples:
 
 Needs the extra [ffcv]. Folders of image files are converted one image at a time, by all cores; CMYK, EXIF-rotated and misnamed files
 are re-encoded and counted. A file is compared with what was written before it gets its name, and both parts take their names
-together. `train --dataset beton` takes normalisation and augmentation from the files; radius, network and schedule are the paper's
-unless given, and the bandit's eta is `auto`, for CIFAR-10's files too: give --set eta=2e-6 for the paper's.
+together. `train --dataset beton` takes normalisation and augmentation from the files, and epochs and learning rate of a folder or of
+the paper by what they were written from. Radius and network are the paper's unless given, and the bandit's eta is `auto`, for CIFAR-10's
+files too: give --set eta=2e-6 for the paper's.
 """
 
 

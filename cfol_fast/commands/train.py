@@ -51,7 +51,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "CHECKPOINT",
         "start from these weights: a run, a checkpoint, or another project's weights",
     ),
-    ("--epochs", "epochs", "N", "default: 200 as in the paper, 12 for fashion-mini"),
+    (
+        "--epochs",
+        "epochs",
+        "N",
+        "default: 200 as in the paper, 12 for fashion-mini, 30 for images of your own",
+    ),
     ("--batch-size", "batch_size", "N", "of all processes together (default: 128)"),
     (
         "--shards",
@@ -65,7 +70,12 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "KIND",
         "shard: BatchNorm sees a shard; sync: torch's SyncBatchNorm, on GPUs with one shard for each process (default: shard)",
     ),
-    ("--lr", "optimizer.lr", "RATE", "peak learning rate (default: 0.1; fashion-mini 0.05)"),
+    (
+        "--lr",
+        "optimizer.lr",
+        "RATE",
+        "peak learning rate (default: 0.1; fashion-mini 0.05; images of your own 0.05, or 0.02 for demo-cnn and vgg16)",
+    ),
     ("--eps", "attack.eps", "EPS", "radius of the attack, such as 8/255 (default; fashion-mini 0.1)"),
     (
         "--holdout",

@@ -18,6 +18,7 @@ from cfol_fast import attacks, data, methods, models, processes
 from cfol_fast.data.registry import check_white
 from cfol_fast.errors import InputError
 from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
+from cfol_fast.models.zoo import base_and_factor
 from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word, flatten, to_dict
@@ -39,6 +40,10 @@ class Defaults:
 # Section 5 and appendix "Experimental setup": SGD 0.1, 200 epochs, divided by ten at 100 and 150, PGD-7 with step eps/4.
 PAPER = Defaults(epochs=200, lr=0.1, schedule="steps", step=0.25)
 BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7)}
+# Images of the user's own, measured: docs/own-data.md.
+OWN = Defaults(epochs=30, lr=0.05, schedule="one-cycle", step=0.25)
+# Networks without shortcuts, whose loss stays at ln k with more.
+OWN_LR = {"demo-cnn": 0.02, "vgg16": 0.02}
 
 # torch's own default; SGD's 0.1 would diverge.
 ADAMW_LR = 1e-3
@@ -53,7 +58,7 @@ def complete(config: TrainConfig) -> TrainConfig:
     config.method = method.name
     spec = _data_set(config)
     own = data.is_own(spec.name, config.data.root)
-    defaults = BY_DATA_SET.get(spec.name, PAPER)
+    defaults = OWN if own else BY_DATA_SET.get(spec.name, PAPER)
 
     if config.shards is None:
         config.shards = _one_for_each_process(config.batch_size)
@@ -70,9 +75,8 @@ def complete(config: TrainConfig) -> TrainConfig:
         if spec.name == "folder":
             # Images that have no size of their own get the one that the weights were trained with.
             config.data.size = _default(config.data.size, published.image_size)
-    config.optimizer.lr = _default(
-        config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else defaults.lr
-    )
+    lr = OWN_LR.get(base_and_factor(config.model.name)[0], OWN.lr) if own else defaults.lr
+    config.optimizer.lr = _default(config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else lr)
     config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
     config.data.augment = _default(augmentation_word(config.data.augment), data.default_augmentation(own))
     config.attack.kind = _default(config.attack.kind, method.attack or "none")
