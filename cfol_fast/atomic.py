@@ -254,9 +254,13 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         file.write(data)
 
 
+def in_utf8(text: str) -> bytes:
+    """The text's bytes. Names of files that are not UTF-8 are shown with escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    # Names that are not UTF-8 are shown with escapes.
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    write_bytes(path, in_utf8(text))
 
 
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:

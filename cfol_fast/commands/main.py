@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from cfol_fast import processes
 from cfol_fast._version import __version__
+from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
 
@@ -66,17 +67,19 @@ COMMANDS = {
 # What several processes, as torchrun starts them, would each do again.
 ONE_PROCESS = ("compare", "data", "demo", "offsets", "reproduce")
 
-# What a file system or a network answers to a wrong path, a full disk or a missing permission: nothing that we did wrong.
-EXPECTED_OS_ERRORS = (
-    FileNotFoundError,
-    FileExistsError,
-    NotADirectoryError,
-    IsADirectoryError,
-    PermissionError,
-    ConnectionError,
-    TimeoutError,
-)
-EXPECTED_OS_NUMBERS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP}
+# What the operating system answers to a mistake in a program. All else that it refuses is about files, limits or the network.
+BUGS_OF_OURS = {errno.EBADF, errno.EFAULT, errno.ECHILD, errno.ESPIPE, errno.ENOTTY, errno.ESRCH}
+# What runs out, in the words of a library that passes no number on.
+EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EROFS)
+# An import that fails in one of them is not our mistake: a variable, a limit or the installation is wrong.
+LIBRARIES = ("torch", "torchvision", "numpy", "PIL")
+LIBRARY_VARIABLES = ("TORCH", "PYTORCH", "MKL_", "OMP_", "KMP_", "OPENBLAS_", "LD_")
+# The variables that mean something to cfol_fast, its build and its tests.
+VARIABLES = {
+    *("CFOL_CHOICES", "CFOL_FAST_TRACEBACK", "CFOL_MAX_CPU_ISA"),
+    *("CFOL_CUDA", "CFOL_CUDA_ARCHITECTURES", "CFOL_CUDA_COMPILER", "CFOL_NO_APT", "CFOL_NO_NVCC_WHEEL"),
+    *("CFOL_WITH_CUDA", "CFOL_NATIVE_SIDE", "CFOL_TEST_CACHE", "CFOL_TEST_MARKER"),
+}
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -100,20 +103,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     if processes.rank_and_size()[0] > 0:
         warnings.simplefilter("ignore")
     warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
+    with Interrupts() as interrupts:
+        try:
+            _check_environment()
+            try:
+                status = _dispatch(arguments)
+            except SystemExit as leave:
+                # argparse's own: after --help, and after a mistake in the options.
+                status = int(leave.code or 0)
+            _flush_output()
+            return status
+        except BrokenPipeError:
+            # The reader of our output left: `cfol-fast ... | head`.
+            _drop_output()
+            return 1
+        except (KeyboardInterrupt, Exception) as error:
+            if interrupts.asked or isinstance(error, KeyboardInterrupt):
+                print(SENTENCE, file=sys.stderr)
+                return STATUS
+            return _report(error)
+
+
+def _flush_output() -> None:
+    """At the interpreter's end it would be too late to say that the disk is full."""
     try:
-        return _dispatch(arguments)
-    except BrokenPipeError:
-        # The reader of our output left: `cfol-fast ... | head`.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        raise
+
+
+def _drop_output() -> None:
+    """What is still in the buffer of the standard output goes nowhere, instead of failing again at the interpreter's end."""
+    if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except SystemExit as leave:
-        # argparse's own: after --help, and after a mistake in the options.
-        return int(leave.code or 0)
-    except KeyboardInterrupt:
-        print("cfol-fast: interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        return _report(error)
+
+
+def _check_environment() -> None:
+    """Notes a variable of ours that is misspelt, which nothing would read."""
+    for name in sorted(os.environ.keys() - VARIABLES):
+        if name.startswith("CFOL"):
+            from difflib import get_close_matches
+
+            for meant in get_close_matches(name, VARIABLES, 1, 0.8):
+                # No warning: PYTHONWARNINGS could make it an error.
+                text = f"the environment variable {name} has no meaning; did you mean {meant}?"
+                print(f"cfol-fast: note: {text}", file=sys.stderr)
 
 
 def _report(error: Exception) -> int:
@@ -133,6 +169,11 @@ def _report(error: Exception) -> int:
     if isinstance(error, TrainingFailed):
         print(f"cfol-fast: failed: {one_line(error)}", file=sys.stderr)
         return 1
+    if (reason := outside_reason(error)) is not None:
+        if os.environ.get("CFOL_FAST_TRACEBACK"):
+            traceback.print_exc()
+        print(f"cfol-fast: failed: {reason}", file=sys.stderr)
+        return 1
     traceback.print_exc()
     print(
         f"cfol-fast {__version__}: this is a bug in cfol-fast, not in what you typed: "
@@ -147,8 +188,40 @@ def is_input_error(error: Exception) -> bool:
     if isinstance(error, OSError):
         from urllib.error import URLError
 
-        return isinstance(error, (*EXPECTED_OS_ERRORS, URLError)) or error.errno in EXPECTED_OS_NUMBERS
+        named = error.errno is not None and error.errno not in BUGS_OF_OURS
+        return named or isinstance(error, (ConnectionError, TimeoutError, URLError))
     return isinstance(error, InputError)
+
+
+def outside_reason(error: Exception) -> str | None:
+    """What went wrong outside cfol_fast, as a sentence; None where nothing says so and the mistake is ours."""
+    if isinstance(error, Warning):
+        return f"{one_line(error)}. PYTHONWARNINGS or -W makes this warning an error: unset it"
+    if (library := _library_that_did_not_load(error)) is not None:
+        text = one_line(error)
+        read = [(name, value) for name, value in sorted(os.environ.items()) if name.startswith(LIBRARY_VARIABLES)]
+        named = [f"{name}={value}" for name, value in read if name in text]
+        hint = f"The environment variable {named[0]} may be wrong. " if named else ""
+        return f"{library} cannot be loaded. {hint}{type(error).__name__}: {_shortened(text)}"
+    # Libraries in C++ quote what the operating system says.
+    if any(os.strerror(number) in str(error) for number in EXHAUSTED):
+        return _shortened(one_line(error))
+    return None
+
+
+def _shortened(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _library_that_did_not_load(error: BaseException) -> str | None:
+    """The library during whose import the error was raised."""
+    import traceback
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in LIBRARIES and frame.f_code.co_name == "<module>":
+            return package
+    return None
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from cfol_fast import atomic
 from cfol_fast.reporting import gallery, svg
 from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.groups import Comparison
@@ -161,7 +162,7 @@ def _cards(comparison: Comparison) -> str:
 
 def _table_section(table: Table) -> str:
     files = "".join(
-        f'<a download="{table.key}.{ending}" href="data:{kind};base64,{base64.b64encode(text.encode()).decode()}">{name}</a>'
+        f'<a download="{table.key}.{ending}" href="data:{kind};base64,{base64.b64encode(atomic.in_utf8(text)).decode()}">{name}</a>'
         for ending, kind, name, text in (
             ("csv", "text/csv", "CSV", table.csv()),
             ("tex", "text/x-tex", "LaTeX", table.latex()),

@@ -92,7 +92,7 @@ def png(text: str) -> bytes:
         ) from None
     return bytes(
         resvg_py.svg_to_bytes(
-            svg_string=text,
+            svg_string=atomic.in_utf8(text).decode(),
             zoom=ZOOM,
             skip_system_fonts=all(ord(character) < BEYOND_FONT for character in text),
             font_files=[str(path) for path in sorted(FONTS.glob("*.ttf"))],

@@ -73,8 +73,7 @@ def run_epochs(
                     callbacks.step()
                 with trainer.saving_when_stopped():
                     trainer.leave_if_agreed()
-                if trainer.save_is_due():
-                    trainer.save()
+                trainer.save_if_due()
 
             trainer.check_health()
             trainer.sampler.check_ranks()

@@ -1,42 +1,67 @@
-"""SIGTERM, SIGHUP (a closed terminal) and Ctrl-C ask a run to stop: it finishes its step, saves, and leaves. A second Ctrl-C leaves at once."""
+"""What a run is asked from outside, by signals; the training loop looks at it between two steps.
+
+SIGTERM, SIGHUP (a closed terminal) and Ctrl-C: finish the step, save, and leave. A second Ctrl-C leaves at once.
+SIGUSR1, which SLURM sends before a job's time is over (`--signal=USR1@120`): save, and go on.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SAVE = signal.SIGUSR1
 
 
 class StopRequest:
-    """Context manager that turns the signals into a flag the loop looks at. Only the main thread gets signals.
+    """Context manager that turns the signals into flags the loop looks at. Only the main thread gets signals.
 
-    signal_number: what this process was sent. agreed: what any rank was sent, known to all of them since the same step.
+    signal_number: what this process was sent to stop it. agreed: what any rank was sent, known to all of them since the same step.
+    save: whether this process was asked to save.
     """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
         self.agreed: int | None = None
-        self._before: dict[int, object] = {}
+        self.save = False
+        self._interrupts = 0
+        self._before: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
         return self.signal_number is not None
 
+    def take_save(self) -> bool:
+        """Whether to save; asked once for each request."""
+        asked, self.save = self.save, False
+        return asked
+
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                # Under nohup a run outlives its terminal.
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            for number in STOP:
+                # Under nohup a run outlives its terminal, in a script's background Ctrl-C.
+                if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._ask)
+            # Also where it was ignored, so that a job script and torchrun can ignore it for themselves.
+            self._before[SAVE] = signal.signal(SAVE, self._ask_to_save)
         return self
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal_number is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal_number = number
+        self._interrupts += number == signal.SIGINT
+        self.signal_number = self.signal_number or number
+        if self._interrupts > 1:
+            # Whoever handled Ctrl-C before the run, Python itself if nobody did, leaves.
+            handler = self._before.get(signal.SIGINT)
+            (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+    def _ask_to_save(self, number: int, frame: FrameType | None) -> None:
+        self.save = True
+        if callable(before := self._before.get(SAVE)):
+            before(number, frame)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            # None: a handler that was not set in Python cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

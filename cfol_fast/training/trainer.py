@@ -135,7 +135,7 @@ class Trainer:
         self.progress.say(f"{self.device}: {precision_in_words(config.precision, self.device)}")
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
-        self._save_is_due = False
+        self._save_is_due = self._save_is_asked = False
         self._reading: Reading | None = None
         # Fails when the folder is not the run's any more.
         self.check_folder: Callable[[], None] = lambda: None
@@ -215,12 +215,12 @@ class Trainer:
         every = self.config.checkpoint
         by_steps = every.steps is not None and self.position.step % every.steps == 0
         due = by_steps or (every.seconds is not None and self.since_save.seconds >= every.seconds)
-        if self.ranks.size == 1:
-            self._save_is_due = due
-            return
-        known = torch.tensor([self.stop.signal_number or 0, due, self.progress.wants_reading()])
-        agreed, due, bar = self.ranks.largest(known).tolist()
-        self.stop.agreed, self._save_is_due = agreed or None, bool(due)
+        asked, bar = self.stop.take_save(), False
+        if self.ranks.size > 1:
+            known = [self.stop.signal_number or 0, due, asked, self.progress.wants_reading()]
+            agreed, due, asked, bar = self.ranks.largest(torch.tensor(known)).tolist()
+            self.stop.agreed = agreed or None
+        self._save_is_due, self._save_is_asked = bool(due), bool(asked)
         if bar:
             self._reading = self._read()
 
@@ -230,8 +230,14 @@ class Trainer:
         if number is not None:
             raise Stopped(number, f"asked to stop at step {self.position.step}")
 
-    def leave_if_asked(self) -> None:
-        """Raises `Stopped` once a signal asked this process to stop: in the middle of an evaluation, where ranks tell each other."""
+    def heed_signals(self) -> None:
+        """Between the batches of an evaluation: saves if a rank was asked to, raises `Stopped` if this process was asked to stop.
+
+        Before the first step there is nothing to save, and an old run may still be in the folder: the request waits for that step.
+        """
+        asked = torch.tensor(int(self.position.step > 0 and self.stop.take_save()))
+        if self.ranks.largest(asked).item():
+            self._save_as_asked()
         if self.stop.requested:
             raise Stopped(self.stop.signal_number or 0, f"asked to stop at step {self.position.step}")
 
@@ -254,8 +260,17 @@ class Trainer:
             message = f"stopped at step {self.position.step}, saved {path}; --resume continues"
             raise Stopped(stopped.signal_number, message) from None
 
-    def save_is_due(self) -> bool:
-        return self._save_is_due
+    def save_if_due(self) -> None:
+        """Saves where the ranks agreed to."""
+        if self._save_is_asked:
+            self._save_as_asked()
+        elif self._save_is_due:
+            self.save()
+
+    def _save_as_asked(self) -> None:
+        # In the final test the last epoch is on the disk, and the model holds the weights under test.
+        path = self.save() if self.position.epoch < self.epochs else self.store.path(LAST)
+        self.progress.say(f"SIGUSR1: {path} holds step {self.position.step}; the run goes on")
 
     def check_health(self) -> None:
         """Looks at the folder and at the flags that the steps raised on the device; called before anything is logged or saved."""

@@ -116,7 +116,7 @@ def holdout_losses(trainer: Trainer) -> tuple[Tensor, float]:
 
     shared = (trainer.ranks, source, trainer.config.test.batch_size, [attack])
     with evaluation_mode(trainer.model), torch.no_grad():
-        for _ in over_batches(*shared, one_batch, between=trainer.leave_if_asked):
+        for _ in over_batches(*shared, one_batch, between=trainer.heed_signals):
             pass
     # They are added up in the images' order, whoever computed them.
     of_all = losses.whole(trainer.ranks, "the hold-out", batches_of(source, trainer.config.test.batch_size))
@@ -302,7 +302,7 @@ def evaluated(
     """The model as it is, or the one given, clean and under the attack."""
 
     def between_batches(done: int, total: int) -> None:
-        trainer.leave_if_asked()
+        trainer.heed_signals()
         trainer.progress.busy(what, done, total)
 
     return evaluation.evaluate(

@@ -126,7 +126,7 @@ def losses_on_the_holdout(trained: Trained, ranks: Ranks) -> list[str]:
         images=SimpleNamespace(validation=source, classes=source.classes),
         objective=objectives.Trades(),
         ranks=ranks,
-        leave_if_asked=lambda: None,
+        heed_signals=lambda: None,
     )
     per_class, mean = validation.holdout_losses(trainer)
     # As text: a class without images has NaN, which is not equal to itself.

@@ -15,15 +15,16 @@ from tests.training import tiny
 
 
 class TwoRanks:
-    """theirs: what the other rank knows of signal, save and bar. meanwhile: what happens while the two talk."""
+    """theirs: what the other rank knows of signal, save, request to save and bar. meanwhile: what happens while the two talk."""
 
     size, is_first = 2, True
 
-    def __init__(self, theirs=(0, 0, 0), meanwhile=lambda: None):
+    def __init__(self, theirs=(0, 0, 0, 0), meanwhile=lambda: None):
         self.theirs, self.meanwhile = torch.tensor(theirs), meanwhile
 
     def largest(self, known):
-        found = torch.maximum(known, self.theirs)
+        # During an evaluation the ranks exchange the request to save alone.
+        found = torch.maximum(known, self.theirs if known.ndim else self.theirs[2])
         self.meanwhile()
         return found
 
@@ -34,7 +35,7 @@ def trainer(few_images, tmp_path):
 
 
 def test_a_signal_to_another_rank_stops_this_one(trainer):
-    trainer.ranks = TwoRanks((signal.SIGTERM, 0, 0))
+    trainer.ranks = TwoRanks((signal.SIGTERM, 0, 0, 0))
     trainer.agree()
     with pytest.raises(Stopped) as stopped:
         trainer.leave_if_agreed()
@@ -55,12 +56,75 @@ def test_a_signal_while_the_ranks_talk_waits_for_the_next_step_and_is_not_lost(t
 
 def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_before(trainer):
     with StopRequest() as trainer.stop:
-        trainer.ranks = TwoRanks((signal.SIGINT, 0, 0))
+        trainer.ranks = TwoRanks((signal.SIGINT, 0, 0, 0))
         trainer.agree()
         os.kill(os.getpid(), signal.SIGINT)
         assert trainer.stop.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_request_to_save_that_another_rank_got_is_met_by_all_once(trainer, monkeypatch):
+    saved = []
+    monkeypatch.setattr(trainer, "save", lambda: saved.append(trainer.position.step))
+    trainer.ranks, trainer.position.step = TwoRanks((0, 0, 1, 0)), 1
+    trainer.agree()
+    trainer.save_if_due()
+    trainer.heed_signals()
+    trainer.ranks = TwoRanks()
+    trainer.agree()
+    trainer.save_if_due()
+    trainer.heed_signals()
+    assert saved == [1, 1]
+
+
+def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for_that_step(trainer, monkeypatch):
+    saved = []
+    monkeypatch.setattr(trainer, "save", lambda: saved.append(trainer.position.step))
+    with StopRequest() as trainer.stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        trainer.heed_signals()
+        assert not saved
+        trainer.position.step = 1
+        trainer.agree()
+        trainer.save_if_due()
+    assert saved == [1]
+
+
+def test_one_ctrl_c_after_another_signal_does_not_leave_without_saving(trainer):
+    with StopRequest() as trainer.stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        trainer.agree()
+        with pytest.raises(Stopped) as stopped:
+            trainer.leave_if_agreed()
+    assert stopped.value.signal_number == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_ignored_from_outside_stays_ignored(number):
+    """A script's background job ignores Ctrl-C, a job under nohup a closed terminal."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), number)
+            assert not stop.requested
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_handler_for_sigusr1_that_was_there_before_is_called_too():
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.take_save()
+            assert not stop.take_save()
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_alone_a_signal_stops_at_once(trainer):
