@@ -199,7 +199,9 @@ def outside_reason(error: Exception) -> str | None:
         return f"{one_line(error)}. PYTHONWARNINGS or -W makes this warning an error: unset it"
     if (library := _library_that_did_not_load(error)) is not None:
         text = one_line(error)
-        read = [(name, value) for name, value in sorted(os.environ.items()) if name.startswith(LIBRARY_VARIABLES)]
+        read = [
+            (name, value) for name, value in sorted(os.environ.items()) if name.startswith(LIBRARY_VARIABLES)
+        ]
         named = [f"{name}={value}" for name, value in read if name in text]
         hint = f"The environment variable {named[0]} may be wrong. " if named else ""
         return f"{library} cannot be loaded. {hint}{type(error).__name__}: {_shortened(text)}"

@@ -25,7 +25,16 @@ def ends_with(monkeypatch, capsys, action) -> tuple[int, list[str]]:
 
 REFUSED = [
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG),
-    *(errno.ESTALE, errno.ENOLCK, errno.EIO, errno.ELOOP, errno.EBUSY, errno.ENODEV, errno.EXDEV, errno.EINVAL),
+    *(
+        errno.ESTALE,
+        errno.ENOLCK,
+        errno.EIO,
+        errno.ELOOP,
+        errno.EBUSY,
+        errno.ENODEV,
+        errno.EXDEV,
+        errno.EINVAL,
+    ),
     *(errno.ETXTBSY, errno.ENOTEMPTY, errno.EMLINK, errno.ENXIO, errno.EACCES, errno.EHOSTUNREACH),
 ]
 
@@ -42,7 +51,9 @@ def test_what_the_system_refuses_is_a_sentence_that_names_the_file(monkeypatch, 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EFBIG], ids=errno.errorcode.get)
 def test_so_is_what_a_library_quotes_without_its_number(monkeypatch, capsys, number):
     def refused():
-        raise RuntimeError(f"unable to open shared memory object </torch_1>: {os.strerror(number)} ({number})")
+        raise RuntimeError(
+            f"unable to open shared memory object </torch_1>: {os.strerror(number)} ({number})"
+        )
 
     status, lines = ends_with(monkeypatch, capsys, refused)
     assert (status, len(lines)) == (1, 1)
@@ -97,7 +108,9 @@ def test_ctrl_c_is_a_sentence(monkeypatch, capsys, press):
     assert ends_with(monkeypatch, capsys, press) == (130, ["cfol-fast: interrupted"])
 
 
-@pytest.mark.parametrize("error", [RuntimeError("unexpected pos 64"), SystemError("NULL without exception"), OSError(22, "x")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("unexpected pos 64"), SystemError("NULL without exception"), OSError(22, "x")]
+)
 def test_so_is_the_error_that_a_library_makes_of_it(monkeypatch, capsys, press, error):
     def pressed():
         try:
@@ -155,7 +168,10 @@ def test_ctrl_c_in_a_destructor_is_not_lost(monkeypatch, press):
 def test_what_was_there_before_is_put_back(monkeypatch, capsys):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)], sys.unraisablehook
     ends_with(monkeypatch, capsys, lambda: 0)
-    assert ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)], sys.unraisablehook) == before
+    assert (
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)],
+        sys.unraisablehook,
+    ) == before
 
 
 def test_a_command_that_ignores_ctrl_c_goes_on_ignoring_it(monkeypatch, capsys, press):
@@ -196,7 +212,9 @@ sys.exit(run())
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["argparse", "torch.functional", "at the end"])
 def test_ctrl_c_while_the_program_is_loaded_or_ends_is_no_traceback(moment):
-    done = subprocess.run([sys.executable, "-c", PRESSED, moment], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED, moment], capture_output=True, text=True, check=False
+    )
     expected = (0, "") if moment == "at the end" else (130, "cfol-fast: interrupted\n")
     assert (done.returncode, done.stderr) == expected
 
@@ -207,7 +225,9 @@ def test_ctrl_c_while_the_program_is_loaded_or_ends_is_no_traceback(moment):
 def command(*words: str | bytes | Path, **options) -> subprocess.CompletedProcess[str]:
     surroundings = {**os.environ, **options.pop("env", {})}
     options = {"capture_output": True, "text": True, "errors": "backslashreplace", **options}
-    return subprocess.run([sys.executable, "-m", "cfol_fast", *words], check=False, env=surroundings, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "cfol_fast", *words], check=False, env=surroundings, **options
+    )
 
 
 @pytest.mark.slow
@@ -249,4 +269,3 @@ def test_names_that_are_not_utf_8_are_taken_by_every_command(tmp_path, monkeypat
     for words in commands:
         assert cli.main(words) == 0, (words, capsys.readouterr())
     assert "\\udcff" in Path(f"{odd}.html").read_text(encoding="utf-8")
-

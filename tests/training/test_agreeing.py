@@ -78,7 +78,9 @@ def test_a_request_to_save_that_another_rank_got_is_met_by_all_once(trainer, mon
     assert saved == [1, 1]
 
 
-def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for_that_step(trainer, monkeypatch):
+def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for_that_step(
+    trainer, monkeypatch
+):
     saved = []
     monkeypatch.setattr(trainer, "save", lambda: saved.append(trainer.position.step))
     with StopRequest() as trainer.stop:

@@ -27,7 +27,9 @@ MOMENTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_run_is_saved_where_it_stands_and_goes_on(few_images, whole, tmp_path, monkeypatch, capsys, moment):
+def test_the_run_is_saved_where_it_stands_and_goes_on(
+    few_images, whole, tmp_path, monkeypatch, capsys, moment
+):
     owner, name, call, step = MOMENTS[moment]
     run, copy = tmp_path / "run", tmp_path / "copy"
     original = trainer.Trainer._save_as_asked
