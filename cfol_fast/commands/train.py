@@ -42,7 +42,8 @@ FIELDS: tuple[tuple[str, str, str, str], ...] = (
         "--model",
         "model.name",
         "NAME",
-        "resnet18, resnet50, preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn; resnet18@0.25 has a quarter of the width; "
+        "for small images: resnet18 (34, 50, 101, 152), preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn; resnet18@0.25 has "
+        "a quarter of the width; "
         "torchvision:NAME, timm:NAME, or your own package.module:factory (default: the data set's)",
     ),
     (

@@ -131,7 +131,12 @@ def load_weights(
             "network with --model (timm:NAME, torchvision:NAME, package.module:factory)"
         )
     network = models.create(name, classes, image_size, in_channels)
-    adopt(network, weights, f"{path} is not a {name} with {classes} classes", ema=ema)
+    adopt(
+        network,
+        weights,
+        f"{path} is not a {name} with {classes} classes{other_family(name, weights)}",
+        ema=ema,
+    )
     settle_normalisation(network, weights, str(path), name, mean, std)
     if name not in (model, said) and models.library_name(name):
         # timm has networks with the layers of torchvision's that compute something else.
@@ -140,6 +145,12 @@ def load_weights(
             stacklevel=2,
         )
     return network.eval()
+
+
+def other_family(name: str, weights: Mapping[str, Tensor]) -> str:
+    """The end of a complaint about weights that are torchvision's, where ours have the same name."""
+    found = models.name_today(name, [f"net.{layer.removeprefix('module.')}" for layer in weights])
+    return "" if found == name else f" (torchvision's is {found})"
 
 
 def published_model(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 with the stem for small images (He et al., 2016), the paper's network.
+"""ResNet-18 to ResNet-152 with the stem for small images (He et al., 2016); the first is the paper's network.
 
 The names of the layers are those of the usual CIFAR code (kuangliu, MadryLab/robustness, RobustBench), so that their
 checkpoints fit after a prefix is removed. Pooling is adaptive: 32, 64, 96 and 160 px use the same network.

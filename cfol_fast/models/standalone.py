@@ -52,7 +52,10 @@ WIDE = (*CONVOLUTIONS, preact.WideBlock, preact.WideStage, preact.WideResNet)
 # name -> (what its code consists of, how it is called): k classes, c channels, images of s px, widths, a factor of width.
 OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "resnet18": (RESNET, "ResNet(BasicBlock, (2, 2, 2, 2), {k}, {c}, {widths})"),
+    "resnet34": (RESNET, "ResNet(BasicBlock, (3, 4, 6, 3), {k}, {c}, {widths})"),
     "resnet50": (RESNET, "ResNet(Bottleneck, (3, 4, 6, 3), {k}, {c}, {widths})"),
+    "resnet101": (RESNET, "ResNet(Bottleneck, (3, 4, 23, 3), {k}, {c}, {widths})"),
+    "resnet152": (RESNET, "ResNet(Bottleneck, (3, 8, 36, 3), {k}, {c}, {widths})"),
     "preact-resnet18": (PREACT, "PreActResNet((2, 2, 2, 2), {k}, {c}, {widths})"),
     "vgg16": ((resnet.conv3x3, plain.VGG), "VGG({k}, {c}, {factor})"),
     "demo-cnn": ((resnet.conv3x3, plain.DemoNet), "DemoNet({k}, {c}, {s}, {factor})"),

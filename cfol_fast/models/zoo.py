@@ -1,7 +1,7 @@
 """Models by name: `create("resnet18", num_classes=10)`.
 
 A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), a library's (`timm:NAME`,
-`torchvision:NAME`, or torchvision's alone where it is not also ours), or code of the user's (`package.module:factory`). Every model is
+`torchvision:NAME`, or torchvision's alone where its family is not ours), or code of the user's (`package.module:factory`). Every model is
 `normalize` followed by `net`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,10 @@ def widths(scale: float) -> tuple[int, ...]:
 
 OURS: dict[str, Builder] = {
     "resnet18": lambda k, c, size, scale: ResNet(BasicBlock, (2, 2, 2, 2), k, c, widths(scale)),
+    "resnet34": lambda k, c, size, scale: ResNet(BasicBlock, (3, 4, 6, 3), k, c, widths(scale)),
     "resnet50": lambda k, c, size, scale: ResNet(Bottleneck, (3, 4, 6, 3), k, c, widths(scale)),
+    "resnet101": lambda k, c, size, scale: ResNet(Bottleneck, (3, 4, 23, 3), k, c, widths(scale)),
+    "resnet152": lambda k, c, size, scale: ResNet(Bottleneck, (3, 8, 36, 3), k, c, widths(scale)),
     "preact-resnet18": lambda k, c, size, scale: PreActResNet((2, 2, 2, 2), k, c, widths(scale)),
     "wrn-34-10": lambda k, c, size, scale: WideResNet(34, 10, k, c, scale),
     "vgg16": lambda k, c, size, scale: VGG(k, c, scale),
@@ -45,7 +48,16 @@ OURS: dict[str, Builder] = {
 }
 # What others added, by `register`.
 REGISTERED: dict[str, Factory] = {}
-ALIASES = {"preactresnet18": "preact-resnet18", "preact_resnet18": "preact-resnet18", "vgg16-bn": "vgg16"}
+ALIASES = {
+    "preactresnet18": "preact-resnet18",
+    "preact_resnet18": "preact-resnet18",
+    "vgg16-bn": "vgg16",
+    "vgg16_bn": "vgg16",
+}
+# Families of ours: without its prefix no name of them is torchvision's, whose stems are made for 224 px.
+FAMILIES = r"(resnet|vgg)\d+(_bn)?"
+# In the weights of torchvision's networks of these families, and not in those of ours.
+TORCHVISION_LAYERS = ("net.fc.weight", "net.classifier.6.weight")
 WIDE = r"wrn-(\d+)-(\d+)"
 # Of a Wide ResNet: far beyond what is trained, and built in a second where it has no numbers yet.
 MOST_DEPTH, MOST_WIDTH = 1000, 100
@@ -164,9 +176,16 @@ def library_name(name: str) -> str | None:
     base = name.partition("@")[0]
     if name.startswith(libraries.PREFIXES):
         return name
-    if ":" in name or "@" in name or base in OURS or base in ALIASES or re.fullmatch(WIDE, base):
+    ours = base in OURS or base in ALIASES or re.fullmatch(WIDE, base) or re.fullmatch(FAMILIES, base)
+    if ":" in name or "@" in name or ours:
         return None
     return libraries.TORCHVISION + name
+
+
+def name_today(name: str, weights: Iterable[str]) -> str:
+    """The name of a model in a file. While ours were fewer, `resnet34` and its like were torchvision's."""
+    bare = re.fullmatch(FAMILIES, name) is not None
+    return libraries.TORCHVISION + name if bare and not set(TORCHVISION_LAYERS).isdisjoint(weights) else name
 
 
 def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
@@ -186,6 +205,11 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
         return OURS[base](num_classes, in_channels, image_size, scale)
     if "@" in name:
         raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
+    if re.fullmatch(FAMILIES, name) and name in libraries.torchvision_names():
+        raise InputError(
+            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is {libraries.TORCHVISION}{name} "
+            f"(ours: {', '.join(names())})"
+        )
     if name not in libraries.torchvision_names():
         raise InputError(f"no model is called {name!r}{_hint(name)}")
     return libraries.build(libraries.TORCHVISION + name, num_classes, in_channels, image_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError
-from cfol_fast.models import ModelSpec
+from cfol_fast.models import ModelSpec, name_today
 from cfol_fast.runs import checkpoints, run_folder, safetensors_files
 
 
@@ -56,6 +57,7 @@ def read_checkpoint(
         warnings.warn(f"{error}; using {before} instead", stacklevel=2)
     if "spec" not in state or "model" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
+    state = named_as_today(state)
     try:
         spec = ModelSpec.from_dict(state["spec"], model)
         spec.check_weights(state["model"])
@@ -101,7 +103,16 @@ def read_own(path: Path) -> dict[str, Any] | None:
     except Exception:
         # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
         return None
-    return state if isinstance(state, dict) and "spec" in state and "model" in state else None
+    return named_as_today(state) if isinstance(state, dict) and "spec" in state and "model" in state else None
+
+
+def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
+    """The checkpoint with the model's name of today. What it says may be anything: `ModelSpec.from_dict` looks at it."""
+    spec, weights = state["spec"], state["model"]
+    if not (isinstance(spec, dict) and isinstance(spec.get("name"), str) and isinstance(weights, Mapping)):
+        return state
+    name = name_today(spec["name"], [key for key in weights if isinstance(key, str)])
+    return state if name == spec["name"] else {**state, "spec": {**spec, "name": name}}
 
 
 def load(

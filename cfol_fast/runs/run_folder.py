@@ -7,13 +7,17 @@ listed here, and a new run does not begin where anything else is.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.models.zoo import TORCHVISION_LAYERS, name_today
 from cfol_fast.runs.checkpoints import BEST, FOLDER
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.identity import differences
@@ -81,7 +85,20 @@ def read_config(run: Path) -> TrainConfig:
     if config.data.name == "fashion-mini":
         # A run of before took the embedded images whatever folder was given.
         config.data.root = None
+    config.model.name = _model_of(run, config.model.name)
     return config
+
+
+def _model_of(run: Path, name: str | None) -> str | None:
+    """The model's name of today, which for some names only the weights of a run tell."""
+    if name is None or name_today(name, TORCHVISION_LAYERS) == name:
+        return name
+    for file in sorted((*run.glob(f"{FOLDER}/*.pt"), *run.glob(f"stage-*/{FOLDER}/*.pt"))):
+        # A damaged one is refused by whoever needs its numbers.
+        with suppress(Exception):
+            state = torch.load(file, map_location="meta", weights_only=True)
+            return name_today(name, state["model"])
+    return name
 
 
 def is_run(folder: Path) -> bool:

@@ -56,7 +56,12 @@ def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[s
         )
     weights = foreign_weights.read_state_dict(path)
     try:
-        new = foreign_weights.adopt(model, weights, f"{path} is not a {spec.name}", new_head=True)
+        new = foreign_weights.adopt(
+            model,
+            weights,
+            f"{path} is not a {spec.name}{foreign_weights.other_family(spec.name, weights)}",
+            new_head=True,
+        )
         foreign_weights.settle_normalisation(model, weights, str(path), spec.name, mean, std)
     except InputError as error:
         # The loader's way out is an option of eval; here it is a setting.

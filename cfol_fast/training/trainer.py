@@ -20,6 +20,7 @@ from cfol_fast.attacks.choices import choices
 from cfol_fast.data import content
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import arithmetic, bfloat16_trouble, check_same_arithmetic, precision_in_words
+from cfol_fast.models.summary import in_words
 from cfol_fast.policies import EpochFacts
 from cfol_fast.progress import Progress, Reading, Stopwatch
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, FORMAT, LAST, CheckpointStore
@@ -133,6 +134,7 @@ class Trainer:
         self.store.writes = self.log.writes = self.ranks.is_first
         self.progress = progress or Progress(quiet=True)
         self.progress.say(f"{self.device}: {precision_in_words(config.precision, self.device)}")
+        self.progress.say(in_words(self.model, images.spec.name, images.spec.image_size))
         self.stop = stop or StopRequest()
         self.since_save = Stopwatch()
         self._save_is_due = self._save_is_asked = False
