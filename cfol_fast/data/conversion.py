@@ -37,14 +37,14 @@ from cfol_fast.data.decoding import (
 )
 from cfol_fast.data.ffcv_install import using_ffcv
 from cfol_fast.data.folders import Files
-from cfol_fast.data.images import ChannelSums, holdout, thinned
+from cfol_fast.data.images import ChannelSums, thinned
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.data.registry import (
-    FOLDER_TEST_FRACTION,
     MOST_MEASURED,
     NO_TEST_PART,
     DataSpec,
+    own_test_part,
     thinned_note,
 )
 from cfol_fast.data.room import check_disk
@@ -292,7 +292,7 @@ def _divided(files: Files, imbalance: float | None, seed: int) -> tuple[dict[str
     """Training and test part, as `registry.load` divides images that are in memory."""
     train, test, notes = files.train, files.test, list(files.notes)
     if test is None:
-        kept, held = holdout(torch.tensor(train.labels), FOLDER_TEST_FRACTION, seed=0)
+        kept, held = own_test_part(torch.tensor(train.labels), train.classes)
         train, test = train.subset(kept.tolist()), train.subset(held.tolist(), "test")
         notes.append(NO_TEST_PART)
     if imbalance is not None:

@@ -18,7 +18,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -73,13 +73,14 @@ MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True)
 class Listing:
-    """Image files with their labels. paths are relative to root, in the order of the data set."""
+    """Image files with their labels. paths are relative to root, in the order of the data set. ignored: other files among them."""
 
     root: Path
     split: str
     paths: list[str]
     labels: list[int]
     classes: list[str]
+    ignored: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -544,6 +545,12 @@ def skipped_note(skipped: list[str], listing: Listing) -> list[str]:
 def several_note(several: list[str], listing: Listing) -> list[str]:
     what = f"files hold several pictures, of which the first was taken: {_named(several)}"
     return [f"{listing.split}: {len(several)} of {len(listing.paths)} {what}"] if several else []
+
+
+def ignored_note(listing: Listing) -> list[str]:
+    what = "files are not used, as they have no name of an image or lie outside of the classes"
+    ignored = listing.ignored
+    return [f"{listing.split}: {len(ignored):,} {what}: {_named(ignored)}"] if ignored else []
 
 
 def _named(paths: list[str]) -> str:

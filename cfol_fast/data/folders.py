@@ -13,13 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import category
 
-from cfol_fast.data.decoding import MIXED_SIZE, Listing, WhitePoint, cache_folder, common_size, decode
+from cfol_fast.data.decoding import (
+    MIXED_SIZE,
+    Listing,
+    WhitePoint,
+    cache_folder,
+    common_size,
+    decode,
+    ignored_note,
+    shown,
+)
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
 from cfol_fast.data.room import size_text
 from cfol_fast.errors import InputError, one_line
 
 SizeOf = Callable[[Listing, bool, Path | None], tuple[int, int] | None]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+# Of macOS, Synology's disks, Windows and Linux: with previews of images, or nothing of interest.
+OF_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini", "lost+found")
 # Of Unicode: control characters, line and paragraph separators. No table could show a class of such a name.
 CONTROLS = ("Cc", "Zl", "Zp")
 TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -85,6 +96,10 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
     notes = []
     if test is not None and test.split == "test" and (root / "val").is_dir():
         notes.append("val/ is not used: the hold-out comes from train/")
+    others = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name))
+    if others := [shown(name) for name in others if name not in ("train", "test", "val")]:
+        notes.append(f"{', '.join(others[:5])}: not used, as the parts are called train/, test/ and val/")
+    notes += [note for part in (train, test) if part is not None for note in ignored_note(part)]
     if test is not None:
         _same_classes(train, test)
     size = options.size
@@ -94,9 +109,9 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
         sizes = {part.split: size_of(part, options.progress, cache) for part in parts}
         common = set(sizes.values())
         if None not in common and len(common) > 1:
-            shown = " and ".join(f"{size[1]}x{size[0]} in {split}/" for split, size in sizes.items() if size)
+            both = " and ".join(f"{size[1]}x{size[0]} in {split}/" for split, size in sizes.items() if size)
             raise InputError(
-                f"{root}: images of {shown}. Choose one size for both with --set data.size={min(sizes['train'] or (1,))} "
+                f"{root}: images of {both}. Choose one size for both with --set data.size={min(sizes['train'] or (1,))} "
                 "(--size outside of training)."
             )
         one = common.pop() if len(common) == 1 else None
@@ -229,7 +244,7 @@ def list_classes(root: Path, split: str) -> Listing:
     """Every image under `root`/`split`/<class>, sorted; the class names are the folders' names."""
     base = root / split
     classes = sorted(
-        entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(".")
+        entry.name for entry in os.scandir(base) if entry.is_dir() and not _is_hidden(entry.name)
     )
     if not classes:
         raise InputError(f"{base} has no folders in it: one folder per class is expected")
@@ -252,8 +267,12 @@ def list_classes(root: Path, split: str) -> Listing:
         before = visited.setdefault(_identity(base / name), base / name)
         if before != base / name:
             raise InputError(f"{base / name} is the same folder as {before}: remove one of them")
+    ignored = [entry.name for entry in os.scandir(base) if not entry.is_dir() and not _is_hidden(entry.name)]
+    ignored = [os.path.join(split, name) for name in sorted(ignored)]
     for number, name in enumerate(classes):
-        found = sorted(_images_under(base / name, visited))
+        images, others = _files_under(base / name, visited)
+        found = sorted(images)
+        ignored += [os.path.join(split, path[len(prefix) :]) for path in sorted(others)]
         if not found:
             raise InputError(
                 f"{base / name} has no image in it ({', '.join(EXTENSIONS)}): add some or remove the folder"
@@ -261,21 +280,26 @@ def list_classes(root: Path, split: str) -> Listing:
         # Not relpath, which takes 10 µs for each of a million files.
         paths += [os.path.join(split, path[len(prefix) :]) for path in found]
         labels += [number] * len(found)
-    return Listing(root, split, paths, labels, classes)
+    return Listing(root, split, paths, labels, classes, ignored)
 
 
-def _images_under(base: Path, visited: dict[tuple[int, int], Path]) -> list[str]:
+def _files_under(base: Path, visited: dict[tuple[int, int], Path]) -> tuple[list[str], list[str]]:
+    """The image files, and the other ones. What systems keep beside images (thumbnails, earlier versions) is neither."""
+
     # os.walk would silently skip a folder that it may not read.
     def refuse(error: OSError) -> None:
         raise error
 
     found: list[str] = []
+    others: list[str] = []
     for folder, below, names in os.walk(base, onerror=refuse, followlinks=True):
-        found += [os.path.join(folder, name) for name in names if _is_image(name)]
+        for name in names:
+            if not _is_hidden(name):
+                (found if _is_image(name) else others).append(os.path.join(folder, name))
         # In the order of the names, so that of two ways to a folder the same one is taken on every machine.
-        paths = {name: Path(folder, name) for name in sorted(below)}
+        paths = {name: Path(folder, name) for name in sorted(below) if not _is_hidden(name)}
         below[:] = [name for name, path in paths.items() if visited.setdefault(_identity(path), path) is path]
-    return found
+    return found, others
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -296,7 +320,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+    return name.lower().endswith(EXTENSIONS) and not _is_hidden(name)
+
+
+def _is_hidden(name: str) -> bool:
+    """What a system or a program keeps for itself."""
+    return name.startswith(".") or name in OF_SYSTEMS
 
 
 def _same_classes(train: Listing, test: Listing) -> None:

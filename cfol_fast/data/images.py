@@ -187,10 +187,12 @@ def check_every_class(images: Images, where: str) -> None:
         )
 
 
-def holdout(labels: Tensor, fraction: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
+def holdout(
+    labels: Tensor, fraction: float = 0.2, seed: int = 0, classes: Sequence[str] = ()
+) -> tuple[Tensor, Tensor]:
     """Splits off `fraction` of every class at random: (kept indices, held-out indices), each sorted.
 
-    At least one image of every class is kept, and at least one held out.
+    At least one image of every class is kept, and at least one held out. classes: their names, for errors.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the hold-out fraction must be in (0, 1), got {fraction}")
@@ -200,7 +202,7 @@ def holdout(labels: Tensor, fraction: float = 0.2, seed: int = 0) -> tuple[Tenso
         members = np.flatnonzero(array == c)
         if len(members) < 2:
             raise InputError(
-                f"class {c} has {len(members)} image: nothing is left to hold out (use --holdout none)"
+                f"class {repr(classes[c]) if len(classes) else c} has {len(members)} image: nothing is left to hold out (use --holdout none)"
             )
         order = np.random.default_rng([seed, int(c)]).permutation(members)
         give = min(max(round(fraction * len(members)), 1), len(members) - 1)

@@ -6,10 +6,13 @@ Normalisation, augmentation and the size of the attack belong to the data, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.data import beton_set, embedded_images, folders, images
@@ -296,7 +299,7 @@ def load(
     train, test = found.train, found.test
     check_every_class(train, f"{name}, training part")
     if test is None:
-        kept, held = holdout(train.labels, FOLDER_TEST_FRACTION, seed=0)
+        kept, held = own_test_part(train.labels, train.classes)
         train, test = train.subset(kept), train.subset(held)
         notes.append(NO_TEST_PART)
     check_every_class(test, f"{name}, test part")
@@ -327,6 +330,16 @@ def load(
         found.white,
         found.files,
     )
+
+
+def own_test_part(labels: Tensor, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The rows of the training part and of the test part, of images that have none."""
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    if lone := [repr(name) for name, count in zip(classes, counts, strict=True) if count == 1]:
+        raise InputError(
+            f"class {lone[0]} has 1 image, and a fifth of every class is to be the test part: add images, or a folder test/"
+        )
+    return holdout(labels, FOLDER_TEST_FRACTION, seed=0)
 
 
 def thinned_note(factor: float, counts: list[int]) -> str:

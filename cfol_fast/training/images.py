@@ -96,7 +96,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     training_rows, held_out, validation = None, None, None
     test = source_of(found.test)
     if fraction is not None:
-        training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed)
+        training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed, found.classes)
         validation = source_of(found.train.subset(held_out))
     elif wanted.holdout == "test":
         validation = test

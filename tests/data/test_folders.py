@@ -349,3 +349,47 @@ def test_a_folder_with_other_images_is_refused(tmp_path, change):
     change(tmp_path)
     with pytest.raises(InputError, match="holds other images than the run is of"):
         content.check_content(tmp_path, before)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".ipynb_checkpoints/0-checkpoint.png",
+        "@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg",
+        "__MACOSX/._0.png",
+        "._0.png",
+        "Thumbs.db",
+    ],
+)
+def test_what_systems_keep_beside_images_is_no_image(tmp_path, path):
+    files.folder(tmp_path)
+    for folder in ("train/ant", "train", "."):
+        (tmp_path / folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / path).write_bytes((tmp_path / "train/ant/0.png").read_bytes())
+    found = load(tmp_path)
+    assert found.train.class_counts().tolist() == [4, 4, 4]
+    assert len(found.notes) == 1
+
+
+def test_files_that_are_not_used_are_counted(tmp_path):
+    files.folder(tmp_path)
+    for path in ("train/ant/x.heic", "train/ant/more/y.npy", "train/loose.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(b"")
+    found = load(tmp_path)
+    assert found.train.class_counts().tolist() == [4, 4, 4]
+    assert found.notes[0].startswith("train: 3 files are not used")
+    assert found.notes[0].endswith(": train/loose.png, train/ant/more/y.npy, train/ant/x.heic")
+
+
+def test_a_part_with_another_name_is_said(tmp_path):
+    files.folder(tmp_path, ("train", "valid", "Test"))
+    assert load(tmp_path).notes[0].startswith("Test, valid: not used")
+
+
+def test_a_class_with_one_image_has_none_for_the_test(tmp_path):
+    files.folder(tmp_path, ("train",))
+    for i in (1, 2, 3):
+        (tmp_path / f"train/bee/{i}.png").unlink()
+    with pytest.raises(InputError, match="class 'bee' has 1 image.*test"):
+        load(tmp_path)

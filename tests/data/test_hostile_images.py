@@ -201,10 +201,9 @@ FOREIGN = {
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "tiff", "gif", "bmp", "ppm", "webp"])
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_no_program_is_started_for_an_image(root, tmp_path, monkeypatch, kind, ending):
-    started = tmp_path / "started"
-    programs = tmp_path / "programs"
-    programs.mkdir()
+def test_no_program_is_started_for_an_image(root, tmp_path_factory, monkeypatch, kind, ending):
+    programs = tmp_path_factory.mktemp("programs")
+    started = programs / "started"
     for name in ("gs", "gswin64c", "xv", "display", "djpeg"):
         (programs / name).write_text(f"#!/bin/sh\ntouch {started}\n")
         (programs / name).chmod(0o755)
