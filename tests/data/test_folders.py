@@ -391,5 +391,5 @@ def test_a_class_with_one_image_has_none_for_the_test(tmp_path):
     files.folder(tmp_path, ("train",))
     for i in (1, 2, 3):
         (tmp_path / f"train/bee/{i}.png").unlink()
-    with pytest.raises(InputError, match="class 'bee' has 1 image.*test"):
+    with pytest.raises(InputError, match=r"class 'bee' has 1 image.*test"):
         load(tmp_path)
