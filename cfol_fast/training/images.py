@@ -19,7 +19,7 @@ from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import create_without_numbers
-from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.config import TrainConfig, augmentation_word
 from cfol_fast.runs.defaults import holdout_fraction
 
 # What `content` calls the FFCV file that stands for training images that are in memory, too (data.source=ffcv).
@@ -103,7 +103,8 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     images = found.train if training_rows is None else found.train.subset(training_rows)
     copied = {} if content is None else _copies(content, training_rows, held_out)
     notes += [_copies_note(part, *counts) for part, counts in copied.items()]
-    word = wanted.augment or data.default_augmentation(data.is_own(wanted.name, wanted.root))
+    own = data.is_own(wanted.name, wanted.root)
+    word = augmentation_word(wanted.augment) or data.default_augmentation(own)
     augment = data.augmentation(word, min(found.size), found.paper_augment)
     if augment is not None and wanted.crop == "random-resized":
         augment = dataclasses.replace(

@@ -71,6 +71,13 @@ def test_a_run_says_its_augmentation_when_it_starts(folder: Path, word: str, sai
     assert found.augmentation == said
 
 
+def test_a_program_that_gives_the_older_switch_is_understood(folder: Path) -> None:
+    config = completed(data__name="folder", data__root=str(folder))
+    for value, augment in ((False, None), (True, paper_augment(32)), (None, ops.Augment(pad=2))):
+        config.data.augment = value
+        assert load_images(config).train.augment == augment
+
+
 def test_random_resized_windows_take_the_words_flip_alone(folder: Path) -> None:
     own = images(folder, data__crop="random-resized")
     assert own.train.augment == ops.Augment(crop=False, scale=0.08)

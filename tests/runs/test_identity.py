@@ -11,7 +11,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import check_same_arithmetic
 from cfol_fast.recipes.planning import job
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.config import TrainConfig, assign, known_keys, to_dict
+from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys, to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import (
     INCIDENTAL,
@@ -132,6 +132,16 @@ def test_an_older_switch_of_augmentation_is_read(value, means):
     config = TrainConfig()
     config.data.augment = value
     assert complete(config).data.augment == means
+
+
+def test_a_run_of_a_folder_from_before_the_words_goes_on_as_it_was():
+    tree = to_dict(complete(configuration(data__name="folder", data__root="/here", data__augment="paper")))
+    tree["data"]["augment"] = True
+    stored = from_dict(tree)
+    assert complete(stored).data.augment == "paper"
+    assert differences(stored, complete(stored)) == []
+    now = complete(configuration(data__name="folder", data__root="/here"))
+    assert "data.augment (was 'paper', now 'crop')" in differences(stored, now)
 
 
 @pytest.mark.parametrize("name", ["fashion-mini", "cifar10", "folder"])
