@@ -236,6 +236,8 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
         report.more["sanity"] = [check.to_json() for check in checks]
     report.settings |= {"checkpoint": str(subject.path), "dataset": subject.bundle.name, "limit": args.limit}
     report.settings |= {"data": subject.root, **subject.normalisation()}
+    if subject.bundle.white is not None:
+        report.settings["white"] = subject.bundle.white
     verdicts = [one.verdict(report) for one in required]
     if verdicts:
         report.more["requirements"] = verdicts

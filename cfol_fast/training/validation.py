@@ -172,6 +172,8 @@ def final_test(trainer: Trainer) -> dict[str, Any]:
         "seed": config.seed,
         "holdout": holdout_label(config.data.holdout),
         "augmentation": trainer.images.augmentation,
+        # Of images with more than 8 bits.
+        **({} if trainer.images.white is None else {"white": trainer.images.white}),
         "finished": True,
         "test": {"clean": clean, "robust": robust},
         "checkpoints": {name: tested[weights] for name, weights in kept.items()},
