@@ -202,7 +202,9 @@ def told_in_words(patience: float, goes_on: str = RESUMED) -> Iterator[None]:
                 f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; {goes_on} (--patience SECONDS waits longer)"
             ) from error
         if any(words in said for words in GONE):
-            raise RankLost(f"another process of the run is gone, so this one ends; {goes_on}") from error
+            raise RankLost(
+                f"another process of the run is gone (killed, perhaps for lack of memory), so this one ends; {goes_on}"
+            ) from error
         raise
 
 

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cfol_fast import processes
+from cfol_fast import memory, processes
 from cfol_fast._version import __version__
 from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if interrupts.asked or isinstance(error, KeyboardInterrupt):
                 print(SENTENCE, file=sys.stderr)
                 return STATUS
-            return _report(error)
+            return _report(error, next((word for word in arguments if word in COMMANDS), None))
 
 
 def _flush_output() -> None:
@@ -152,8 +152,14 @@ def _check_environment() -> None:
                 print(f"cfol-fast: note: {text}", file=sys.stderr)
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, command: str | None = None) -> int:
     """Says what went wrong, and returns the exit status that belongs to it. Of several processes one says it."""
+    if (lack := memory.sentence(error, command)) is not None and not os.environ.get("CFOL_FAST_TRACEBACK"):
+        # What the failed functions hold is needed to say anything.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        if processes.speaks_first():
+            print(f"cfol-fast: failed: {lack}", file=sys.stderr)
+        return 1
     import traceback
 
     if not processes.speaks_first():
@@ -169,7 +175,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, TrainingFailed):
         print(f"cfol-fast: failed: {one_line(error)}", file=sys.stderr)
         return 1
-    if (reason := outside_reason(error)) is not None:
+    if (reason := lack or outside_reason(error)) is not None:
         if os.environ.get("CFOL_FAST_TRACEBACK"):
             traceback.print_exc()
         print(f"cfol-fast: failed: {reason}", file=sys.stderr)

@@ -35,6 +35,7 @@ from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.data.room import check_disk
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.memory import is_out_of_memory
 from cfol_fast.progress import track
 
 R = TypeVar("R")
@@ -160,6 +161,9 @@ def tried(function: Callable[[str], R]) -> Callable[[str], R | Exception]:
             # Not of this image, but of the whole data set.
             raise
         except UNREADABLE as error:
+            if is_out_of_memory(error):
+                # The file may be whole.
+                raise
             return error
 
     return result

@@ -5,6 +5,7 @@ An error names the way out that is open: streaming from FFCV files, or for what 
 
 from __future__ import annotations
 
+import resource
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,17 @@ def free_memory(device: torch.device) -> int | None:
 
 def available_memory() -> int | None:
     """Bytes that this process may still take, by the system and by the limits of its container; None where nobody says."""
+    free = _free_by_the_system()
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if free is None or limit == resource.RLIM_INFINITY:
+        return free
+    # ulimit -v: of all addresses that the process has.
+    return max(
+        0, min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+    )
+
+
+def _free_by_the_system() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from cfol_fast import memory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
@@ -122,9 +123,12 @@ def _in_processes(
                         say(f"finished {job.name}")
                     else:
                         failed.append(job.name)
-                        say(
-                            f"{job.name} ended with status {process.returncode}: {_last_line(out / 'runs' / f'{job.name}.log')}"
+                        how = (
+                            "was killed, perhaps by the system for lack of memory (--parallel 1 takes less)"
+                            if process.returncode == -signal.SIGKILL
+                            else f"ended with status {process.returncode}"
                         )
+                        say(f"{job.name} {how}: {_last_line(out / 'runs' / f'{job.name}.log')}")
         finally:
             _stop([process for process, _, _ in running])
     if failed:
@@ -186,5 +190,10 @@ def main() -> int:
         return 128 + stopped.signal_number
     except (InputError, TrainingFailed) as error:
         print(error, file=sys.stderr)
+        return 1
+    except Exception as error:
+        if (lack := memory.sentence(error, "reproduce")) is None:
+            raise
+        print(lack, file=sys.stderr)
         return 1
     return 0

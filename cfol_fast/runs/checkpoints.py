@@ -21,6 +21,7 @@ import torch
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.memory import is_out_of_memory
 
 FOLDER = "checkpoints"
 LAST, PREVIOUS, BEST_AVERAGE, BEST_WORST = "last", "previous", "best-average", "best-worst"
@@ -94,12 +95,10 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
             state = torch.load(file, map_location=device, weights_only=True)
     except (DamagedCheckpoint, FileNotFoundError, PermissionError):
         raise
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"there is too little memory on {device} for {path}: {one_line(error)[:200]}"
-        ) from None
     # Torch raises all kinds of exceptions for bytes that it did not write.
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         reason = one_line(error)[:200]
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(state, dict):
