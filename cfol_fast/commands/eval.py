@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--std", metavar="S,S,S", help="belongs to --mean")
     parser.add_argument(
+        "--classes-by-position",
+        action="store_true",
+        help="take the model's first class for the data's first, whatever their names are (default: the same names are matched)",
+    )
+    parser.add_argument(
         "--limit",
         type=COUNT,
         metavar="N",
@@ -213,6 +218,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
         subject.model.to(device),
         source,
         class_names=subject.bundle.classes,
+        classes_by_position=args.classes_by_position,
         batch_size=args.batch_size,
         device=device,
         active_set=args.active_set,
@@ -228,6 +234,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
             source,
             attack=pgd,
             class_names=subject.bundle.classes,
+            classes_by_position=args.classes_by_position,
             batch_size=args.batch_size,
             device=device,
             progress=None if args.quiet else Count("checking gradients"),
@@ -238,6 +245,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     report.settings |= {"data": subject.root, **subject.normalisation()}
     if subject.bundle.white is not None:
         report.settings["white"] = subject.bundle.white
+    report.notes += subject.notes
     verdicts = [one.verdict(report) for one in required]
     if verdicts:
         report.more["requirements"] = verdicts
@@ -286,13 +294,17 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 @dataclass
 class Subject:
-    """What is evaluated: the model, where it comes from, on which data; root: its folder; config: of the run, if it is one."""
+    """What is evaluated: the model, where it comes from, on which data; root: its folder; config: of the run, if it is one.
+
+    notes: what is to be known of the figures.
+    """
 
     model: nn.Module
     path: Path
     bundle: ImageData
     root: str | None
     config: TrainConfig | None
+    notes: list[str] = field(default_factory=list)
 
     def normalisation(self) -> dict[str, list[float]]:
         """What the model does to its pixels, for the record."""
@@ -302,6 +314,7 @@ class Subject:
 
 def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data
+    from cfol_fast.data.classes import order_as_text
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.checkpoints import FOLDER
@@ -346,7 +359,30 @@ def _subject(args: argparse.Namespace) -> Subject:
         shape = (len(bundle.classes), bundle.size[0], bundle.channels)
         mean, std = given.get("mean"), given.get("std")
         model = load_weights(path, args.model, *shape, mean, std, ema=args.ema)
-    return Subject(model, path, bundle, options["root"], config if ours else None)
+        if own is not None and isinstance(own.get("classes"), list):
+            model.classes = own["classes"]
+    notes = [] if hasattr(model, "classes") else [order_as_text(bundle.classes)]
+    if known and args.data is None and args.dataset is None:
+        notes.append(_changed_test(folder, bundle))
+    found = [note for note in notes if note]
+    return Subject(model, path, bundle, options["root"], config if ours else None, found)
+
+
+def _changed_test(folder: Path, bundle: ImageData) -> str | None:
+    """What to say where the test images are not those that the run was tested on."""
+    from cfol_fast.data import content
+    from cfol_fast.runs import run_folder
+    from cfol_fast.runs.json_files import made_from
+
+    before = (run_folder.read_result(folder) or {}).get("data")
+    if not isinstance(before, dict):
+        return None
+    now = {"test": content.describe_part(bundle.test, bundle.files.get("test")).record}
+    with made_from(folder / run_folder.RESULT):
+        different = content.differences(before, now)
+        if not different:
+            return None
+        return f"the test images are not those that the run was tested on ({content.in_words(different, before, now)})"
 
 
 def _model_of(own: dict[str, Any] | None) -> str | None:

@@ -146,6 +146,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="start from the weights that torchvision or timm publish, with their normalisation and, for a folder of images, their size",
     )
+    parser.add_argument(
+        "--classes-by-position",
+        action="store_true",
+        default=None,
+        help="with --init: take a checkpoint's first class for the data's first, whatever their names are",
+    )
     parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
     parser.add_argument(
         "--deterministic",
@@ -319,6 +325,8 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
             assign(config, key, options[key])
     if args.pretrained:
         config.model.pretrained = True
+    if args.classes_by_position:
+        config.model.init_by_position = True
     if args.compile:
         config.compile = True
     if args.deterministic:

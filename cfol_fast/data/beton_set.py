@@ -102,7 +102,9 @@ def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
         ("sizes", train.size or test.size, test.size or train.size),
     ):
         if mine != theirs:
-            raise InputError(f"{train.path} and {test.path} are not of one data set: their {what} differ")
+            raise InputError(
+                f"{train.path} and {test.path} are not of one data set: their {what} differ ({mine}; {theirs})"
+            )
     size = train.size or written_size(train.description)
     if size is None:
         raise InputError(

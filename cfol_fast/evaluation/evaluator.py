@@ -5,6 +5,7 @@ Every figure comes from the predictions of the model itself on the final images,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,11 +19,20 @@ from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
+from cfol_fast.data.classes import InModelOrder, places
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
-from cfol_fast.evaluation.inputs import Source, as_source, check_labels, class_names, logits_of
+from cfol_fast.evaluation.inputs import (
+    Source,
+    as_source,
+    check_labels,
+    check_size,
+    class_names,
+    logits_of,
+    model_classes,
+)
 from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.evaluation.result import Evaluation
 from cfol_fast.evaluation.rows import Rows, batches_of, check_complete
@@ -34,6 +44,11 @@ STEPS = 20
 Progress = Callable[[int, int], Any]
 # An Attack, any callable (x, y) -> x_adv, or a dict such as {"kind": "pgd", "eps": 8 / 255}.
 AttackLike = Any
+BY_POSITION = "Rename the classes, or take them by position (classes_by_position=True; --classes-by-position)"
+TAKEN_BY_POSITION = (
+    "the classes of the model have other names than those of the data: they were taken by position"
+)
+MATCHED = "the model has the classes in another order than the data: they were matched by name"
 ACTIVE_SET_NOTE = (
     "with the active set an example counts as fooled at the first iterate that fools it, the clean image included; robust accuracy "
     "is therefore never higher than at the last iterate"
@@ -52,6 +67,7 @@ def evaluate(
     active_set: bool = False,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
+    classes_by_position: bool = False,
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
@@ -65,10 +81,21 @@ def evaluate(
     progress: called with (images done, images in all), an image counting once for each attack.
     ranks: `Ranks(process_group=...)` on every process of a group: they share the batches, and each returns the whole result, which
         is that of one process. Give all of them the same model and the same images.
+    classes_by_position: do not compare the names of the classes. Otherwise, where the model has `classes`, as `load` sets them, and
+        those of the data are known, the same names in another order are matched, and other names are refused.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     source = as_source(x_or_source, y)
+    of_model, of_data = model_classes(model), list(class_names if class_names is not None else source.classes)
+    if of_model and of_data and not classes_by_position:
+        matched = places(of_model, of_data, "the model", BY_POSITION)
+        if matched is not None:
+            ordered = InModelOrder(source, matched, of_model)
+            options: dict[str, Any] = {"num_classes": num_classes, "class_names": of_model, "device": device}
+            options |= {"active_set": active_set, "progress": progress, "ranks": ranks}
+            report = evaluate(model, ordered, None, attack, batch_size=batch_size, **options)
+            return _in_order_of_data(report, matched, of_data, source)
     chosen = [make_attack(one, model) for one in _as_list(attack)]
     if active_set and not any(isinstance(one, attack_kinds.PGD) for one in chosen):
         raise InputError("the active set needs PGD: give attack={'eps': ...}")
@@ -102,9 +129,28 @@ def evaluate(
         settings=settings,
         notes=[
             *(source.notes if isinstance(source, LoaderSource) else []),
+            *([TAKEN_BY_POSITION] if of_model and of_data and of_model != of_data else []),
             *([ACTIVE_SET_NOTE] if active_set else []),
             *(one.note for one in chosen if isinstance(one, AutoAttack) and one.note),
         ],
+    )
+
+
+def _in_order_of_data(
+    report: Evaluation, matched: Sequence[int], names: Sequence[str], source: Source
+) -> Evaluation:
+    """The report in the order of the data's classes."""
+    back = torch.tensor(matched).argsort()
+
+    def ordered(found: ClassAccuracy) -> ClassAccuracy:
+        return ClassAccuracy(back[found.labels], back[found.predictions], names)
+
+    return dataclasses.replace(
+        report,
+        clean=ordered(report.clean),
+        robust=None if report.robust is None else ordered(report.robust),
+        attacks=[(what, ordered(found)) for what, found in report.attacks],
+        notes=[*(source.notes if isinstance(source, LoaderSource) else []), *report.notes, MATCHED],
     )
 
 
@@ -175,6 +221,7 @@ class _Predictions:
         idx, x, y = batch
         x, y = x.to(self.device), y.to(self.device)
         check_pixels(x, f"batch {number}: ")
+        check_size(self.model, x)
         logits = logits_of(self.model, x, number)
         if not self.names:
             self.names = class_names(self.source, *self._given, logits.shape[1])

@@ -13,6 +13,7 @@ from cfol_fast.attacks.outputs import described, logits_in
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.readers import LoaderSource
+from cfol_fast.models.spec import ModelSpec
 
 
 def as_source(x_or_source: Any, y: Tensor | None) -> Source:
@@ -60,6 +61,28 @@ def class_names(
     if not isinstance(source, LoaderSource):
         check_labels(source.labels, k)
     return names
+
+
+def model_classes(model: nn.Module) -> list[str]:
+    """The names of the model's classes, where it has them: `load` sets them."""
+    names = getattr(model, "classes", None)
+    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
+        return list(names)
+    return []
+
+
+def check_size(model: nn.Module, x: Tensor) -> None:
+    """Refuses images of another size than a model of ours, which knows its own, was trained with."""
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, ModelSpec):
+        return
+    wanted = (spec.in_channels, spec.image_size, spec.image_size)
+    if tuple(x.shape[1:]) != wanted:
+        channels, height, width = tuple(x.shape[1:])
+        raise InputError(
+            f"the images have {width}x{height} pixels and {channels} channels, the model takes {wanted[2]}x{wanted[1]} and {wanted[0]}: "
+            "give it images like those it was trained with"
+        )
 
 
 def check_labels(labels: Tensor, k: int) -> None:

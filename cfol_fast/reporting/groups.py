@@ -18,7 +18,7 @@ from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size
 from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import essential_settings
-from cfol_fast.runs.records import Run, same_attack
+from cfol_fast.runs.records import Run, in_class_order, same_attack
 
 SPLITS = {"robust": "Robust", "clean": "Clean"}
 # More classes than this are drawn as thin sorted columns, and only some by name.
@@ -105,14 +105,15 @@ class Group:
         """In what the tests of the two groups differ, so that their figures cannot be compared; empty where they can."""
         mine, theirs = self.counted[0], other.counted[0]
         found = []
-        if mine.root and theirs.root and mine.root != theirs.root:
+        digests = {mine.test_images, theirs.test_images}
+        if None in digests and mine.root and theirs.root and mine.root != theirs.root:
             found.append(f"other images ({mine.root}, not {theirs.root})")
         counts = [group.class_counts("robust") or group.class_counts("clean") for group in (self, other)]
-        if all(counts) and counts[0] != counts[1]:
-            sizes = [f"{sum(count.values()):,}" for count in counts]
-            found.append(
-                f"{sizes[0]} test images, not {sizes[1]}" if sizes[0] != sizes[1] else "other test images"
-            )
+        sizes = [sum(count.values()) for count in counts]
+        if all(counts) and sizes[0] != sizes[1]:
+            found.append(f"{sizes[0]:,} test images, not {sizes[1]:,}")
+        elif (all(counts) and counts[0] != counts[1]) or len(digests - {None}) > 1:
+            found.append("other test images")
         if mine.attack and theirs.attack and not same_attack(mine.attack, theirs.attack):
             found.append("another attack")
         return found
@@ -228,11 +229,12 @@ def compare(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
         )
     classes = next((run.classes for run in runs if run.classes), [])
     for run in runs:
-        if run.classes and run.classes != classes:
+        if run.classes and sorted(run.classes) != sorted(classes):
             raise InputError(
                 f"{run.path} has the classes {_few(run.classes)}, but {runs[0].path} has {_few(classes)}: "
                 "such runs cannot be compared; use --separate to show them one after another"
             )
+    runs = [in_class_order(run, classes) if run.classes else run for run in runs]
     families: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         families.setdefault(_identity(run), []).append(run)
@@ -251,12 +253,12 @@ def separate(runs: Iterable[Run]) -> list[list[Run]]:
     """The runs by data set and classes, in the order of their first run."""
     parts: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
     for run in runs:
-        parts.setdefault((run.dataset, tuple(run.classes)), []).append(run)
+        parts.setdefault((run.dataset, tuple(sorted(run.classes))), []).append(run)
     return list(parts.values())
 
 
 def _few(names: Sequence[str]) -> str:
-    return f"{len(names)} ({', '.join(names[:3])}...)" if len(names) > 3 else ", ".join(names)
+    return f"{len(names)} ({', '.join(names[:20])}, ...)" if len(names) > 20 else ", ".join(names)
 
 
 def is_baseline(run: Run, baseline: str | None) -> bool:

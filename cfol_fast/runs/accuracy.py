@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cfol_fast.errors import InputError
@@ -148,6 +148,14 @@ class Accuracy:
             count=count,
             confusion=confusion,
         )
+
+    def in_order(self, classes: list[str]) -> Accuracy:
+        """The same with its classes in this order."""
+        if classes == self.classes:
+            return self
+        places = [self.classes.index(name) for name in classes]
+        confusion = self.confusion and [[self.confusion[i][j] for j in places] for i in places]
+        return replace(self, classes=classes, confusion=confusion)
 
     def to_json(self) -> dict[str, Any]:
         """Every class by name, null for one without examples."""

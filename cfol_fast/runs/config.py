@@ -71,6 +71,8 @@ class ModelConfig:
     init: str | None = None
     # For another project's weights that do not say how their images were normalised: "imagenet", "dataset" or "none".
     init_normalize: str | None = None
+    # Takes the classes of a checkpoint of ours by position, whatever their names are; otherwise the same names are matched.
+    init_by_position: bool = False
 
 
 @dataclass

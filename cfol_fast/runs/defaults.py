@@ -254,6 +254,8 @@ def _check(config: TrainConfig) -> None:
         raise InputError(
             f"model.pretrained and model.init={config.model.init} are two starts: give one of --pretrained and --init"
         )
+    if config.model.init_by_position and config.model.init is None:
+        raise InputError("--classes-by-position belongs to --init: give the weights to start from")
     if config.model.init_normalize is not None and config.model.init is None:
         raise InputError("model.init_normalize belongs to model.init: give the weights to start from")
     if config.data.source == "ffcv" and config.data.images is not None:

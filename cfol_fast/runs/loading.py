@@ -118,12 +118,13 @@ def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
 def load(
     run_or_checkpoint: str | Path, device: torch.device | str = "cpu", model: str | None = None
 ) -> nn.Module:
-    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names.
+    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names, `model.spec` its description.
 
     model: its name, needed where it is code of yours (`package.module:factory`).
     """
     state = read_checkpoint(run_or_checkpoint, device, model)
-    network = ModelSpec.from_dict(state["spec"], model).create().to(device)
+    spec = ModelSpec.from_dict(state["spec"], model)
+    network = spec.create().to(device)
     network.load_state_dict(state["model"])
-    network.classes = list(state["classes"])  # type: ignore[assignment]
+    network.classes, network.spec = list(state["classes"]), spec  # type: ignore[assignment]
     return network.eval()

@@ -8,7 +8,7 @@ A run that was stopped early is a run too: it has no test result, but its hold-o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,11 @@ RESULT_SHAPE = {
     "versions": {str: (str, float, bool, None)},
     "seconds": float,
     "gallery": (str, GALLERY_SHAPE),
+    "data": {str: {str: object}},
     "changed_data": [{str: object}],
 }
 EVALUATION_SHAPE = {
+    "classes": [str],
     "attacks": [{"attack": (_SETTINGS, str), "robust": {str: object}}],
     "attack": (_SETTINGS, str),
     "settings": _SETTINGS,
@@ -65,6 +67,9 @@ class RadiusCurve:
     attack: dict[str, Any]
     points: list[tuple[float, Accuracy]]
 
+    def in_order(self, classes: list[str]) -> RadiusCurve:
+        return replace(self, points=[(eps, found.in_order(classes)) for eps, found in self.points])
+
 
 @dataclass(frozen=True)
 class SavedEvaluation:
@@ -75,6 +80,10 @@ class SavedEvaluation:
     clean: Accuracy | None
     robust: Accuracy | None
 
+    def in_order(self, classes: list[str]) -> SavedEvaluation:
+        clean, robust = (found and found.in_order(classes) for found in (self.clean, self.robust))
+        return replace(self, clean=clean, robust=robust)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -82,7 +91,7 @@ class Run:
 
     checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of metrics.jsonl, the
     second with their "clean" and "robust" as Accuracy. root: of a folder of images, which has no name of its own but its path, or the digest of its images where the run
-    is known by that.
+    is known by that. test_images: the digest of the images it was tested on; None for a run of version 0.2 or older.
     """
 
     path: Path
@@ -107,6 +116,7 @@ class Run:
     evaluations: list[SavedEvaluation]
     curves: list[RadiusCurve]
     root: str | None = None
+    test_images: str | None = None
 
     @property
     def epochs(self) -> tuple[int, int | None]:
@@ -133,6 +143,38 @@ def join_versions(versions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         for name, version in of_one_run.items():
             found.setdefault(name, set()).add(str(version))
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
+
+
+def in_class_order(run: Run, classes: list[str]) -> Run:
+    """The run with its classes, which are the same, in this order."""
+    if run.classes == classes:
+        return run
+    places = [run.classes.index(name) for name in classes]
+
+    def both(value: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: held.in_order(classes) if isinstance(held, Accuracy) else held for key, held in value.items()
+        }
+
+    def row(value: Mapping[str, Any]) -> dict[str, Any]:
+        """Its lists have a number for each class."""
+        return {
+            key: [held[place] for place in places]
+            if isinstance(held, list) and len(held) == len(places)
+            else held
+            for key, held in value.items()
+        }
+
+    return replace(
+        run,
+        classes=classes,
+        **both({"clean": run.clean, "robust": run.robust}),
+        checkpoints={name: both(held) for name, held in run.checkpoints.items()},
+        train=[row(value) for value in run.train],
+        validation=[both(value) for value in run.validation],
+        evaluations=[one.in_order(classes) for one in run.evaluations],
+        curves=[curve.in_order(classes) for curve in run.curves],
+    )
 
 
 def read_finished(folder: Path) -> dict[str, Any]:
@@ -254,7 +296,13 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         evaluations=evaluations,
         curves=curves,
         root=root if dataset == "folder" else None,
+        test_images=_test_images(result),
     )
+
+
+def _test_images(result: Mapping[str, Any]) -> str | None:
+    found = ((result.get("data") or {}).get("test") or {}).get("any pixels")
+    return found if isinstance(found, str) else None
 
 
 def _both(value: Any, where: str, classes: Sequence[str] | None) -> dict[str, Accuracy | None]:
@@ -345,16 +393,27 @@ def _load_evaluations(folder: Path, classes: list[str]) -> tuple[list[SavedEvalu
         if not _is_evaluation(value):
             continue
         check_shape(value, EVALUATION_SHAPE, str(file))
-        both = _both(value, str(file), classes)
-        attacks = value.get("attacks") or []
-        for number, entry in enumerate(attacks if len(attacks) > 1 else []):
-            robust = Accuracy.from_json(entry.get("robust"), f"{file}: attacks[{number}].robust", classes)
-            attack = _attack_of({"attacks": [entry], "settings": value.get("settings")}, file.stem)
-            found.append(SavedEvaluation(file, attack, both["clean"], robust))
-        found.append(SavedEvaluation(file, _attack_of(value, file.stem), both["clean"], both["robust"]))
-        if value.get("curve"):
-            curves.append(_curve(value, str(file), classes))
+        # Of data with the same classes in another order: its confusion has that order.
+        order = [str(name) for name in value.get("classes") or []]
+        ordered = classes if sorted(order) != sorted(classes) else order
+        evaluations, of_file = _evaluations_in(value, file, ordered)
+        found += [one.in_order(classes) for one in evaluations]
+        curves += [curve.in_order(classes) for curve in of_file]
     return found, curves
+
+
+def _evaluations_in(
+    value: dict[str, Any], file: Path, classes: list[str]
+) -> tuple[list[SavedEvaluation], list[RadiusCurve]]:
+    found: list[SavedEvaluation] = []
+    both = _both(value, str(file), classes)
+    attacks = value.get("attacks") or []
+    for number, entry in enumerate(attacks if len(attacks) > 1 else []):
+        robust = Accuracy.from_json(entry.get("robust"), f"{file}: attacks[{number}].robust", classes)
+        attack = _attack_of({"attacks": [entry], "settings": value.get("settings")}, file.stem)
+        found.append(SavedEvaluation(file, attack, both["clean"], robust))
+    found.append(SavedEvaluation(file, _attack_of(value, file.stem), both["clean"], both["robust"]))
+    return found, [_curve(value, str(file), classes)] if value.get("curve") else []
 
 
 def _evaluation_as_run(path: Path) -> Run:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from cfol_fast.attacks.frozen import evaluation_mode
+from cfol_fast.data.classes import order_as_text, places
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import foreign_weights
 from cfol_fast.models.spec import ModelSpec
@@ -14,12 +19,17 @@ from cfol_fast.runs.config import ModelConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, is_ours, read_checkpoint
 
+BY_POSITION = "Rename the classes, or take them by position (--classes-by-position)"
 
-def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[str, Any] | None:
+
+def start_from(
+    model: nn.Module, chosen: ModelConfig, spec: ModelSpec, classes: Sequence[str]
+) -> dict[str, Any] | None:
     """Loads the weights into `model`; returns what the result says of them. The normalisation comes with the weights.
 
     epochs: those that a checkpoint of ours was trained for, which belong to the budget of whoever continues from it. Where its run
     itself began from weights, their epochs count too, and `init` says the same of them.
+    classes: of the run. The outputs of a checkpoint of ours with the same classes in another order are put in this order.
     new: the layers that keep their random weights: weights of others may be for another number of classes.
     """
     if chosen.pretrained:
@@ -41,7 +51,10 @@ def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[s
                 raise InputError(
                     f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights to start from must fit the network"
                 )
+        order = None if chosen.init_by_position else places(state["classes"], classes, str(path), BY_POSITION)
         model.load_state_dict(state["model"])
+        if order is not None:
+            _put_outputs_in_order(model, order, spec, path)
         with made_from(path):
             found |= {"method": state["method"], "epochs": int(state["epoch"])}
             if "init" in state:
@@ -66,7 +79,27 @@ def start_from(model: nn.Module, chosen: ModelConfig, spec: ModelSpec) -> dict[s
     except InputError as error:
         # The loader's way out is an option of eval; here it is a setting.
         raise InputError(f"{error}. In training the setting is model.init_normalize") from None
+    if not new and (note := order_as_text(classes)):
+        warnings.warn(note, stacklevel=3)
     return found | _new_layers(new)
+
+
+def _put_outputs_in_order(model: nn.Module, order: list[int], spec: ModelSpec, path: Path) -> None:
+    """Output c becomes what output order[c] was: the rows of the last linear layer, if that is what makes the logits."""
+    device = next(model.parameters()).device
+    images = torch.rand(2, spec.in_channels, spec.image_size, spec.image_size, generator=torch.Generator())
+    heads = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    with evaluation_mode(model), torch.no_grad():
+        before = model(images.to(device))
+        if heads and heads[-1].out_features == len(order):
+            for rows in heads[-1].parameters(recurse=False):
+                rows.copy_(rows[order].clone())
+            if torch.allclose(model(images.to(device)), before[:, order], rtol=1e-4, atol=1e-5):
+                return
+    raise InputError(
+        f"{path} has the classes in another order than the data, and the model does not end in a linear layer whose outputs could be "
+        f"reordered. {BY_POSITION}"
+    )
 
 
 def _new_layers(names: list[str]) -> dict[str, list[str]]:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import atomic, evaluation
+from cfol_fast.data import content
+from cfol_fast.data.classes import places
 from cfol_fast.data.source import Source
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
@@ -22,6 +24,7 @@ from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
+from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 from cfol_fast.runs.records import read_finished
 from cfol_fast.runs.run_lock import RunLock
@@ -30,6 +33,7 @@ from cfol_fast.training.validation import figures, in_order
 
 NAME = "offsets"
 ROUNDS, RATE = 20, 1.0
+OWN_DATA = "Offsets need the run's own data: put them back"
 Say = Callable[[str], Any]
 
 
@@ -71,8 +75,11 @@ def fit_offsets(
     with RunLock(run):
         images = load_images(config)
         assert images.validation is not None
+        _check_data(run, images.content or {})
         source = checkpoint_path(run, checkpoint)
         state = read_checkpoint(source, config.device, model_name)
+        if places(state["classes"], images.classes, str(source), OWN_DATA) is not None:
+            raise InputError(f"{source} has the classes in another order than the data. {OWN_DATA}")
         model = ModelSpec.from_dict(state["spec"], model_name).create().to(config.device).eval()
         model.load_state_dict(state["model"])
         bias = last_bias(model, len(images.classes))
@@ -109,6 +116,19 @@ def fit_offsets(
         found = {"format": 1, "kind": NAME, "offsets": best_offsets.tolist(), "holdout": [before, best]}
         atomic.write_json(run / run_folder.OFFSETS, {**found, "test": report.to_json()})
     return Fit(best_offsets.cpu(), (before, best), test, path)
+
+
+def _check_data(run: Path, now: dict[str, dict[str, Any]]) -> None:
+    """Refuses other data than those of the run's result, which is what the offsets are compared with."""
+    before = (run_folder.read_result(run) or {}).get("data")
+    if not isinstance(before, dict):
+        # Of version 0.2 or older.
+        return
+    with made_from(run / run_folder.RESULT):
+        if different := content.differences(before, now):
+            raise InputError(
+                f"the data of {run} are not those it was trained with ({content.in_words(different, before, now)}). {OWN_DATA}"
+            )
 
 
 def measure(

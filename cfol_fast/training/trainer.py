@@ -92,7 +92,7 @@ class Trainer:
 
         self.model = new_model(images.spec, config, self.device)
         # What the result says of the weights that the run starts from.
-        self.init = start_from(self.model, config.model, images.spec)
+        self.init = start_from(self.model, config.model, images.spec, images.classes)
         self.average = WeightAverage(self.model, config.ema) if config.ema.decay else None
         self.step_count = StepCount(self.model)
         self.forward: Callable[[Tensor], Tensor] = (
