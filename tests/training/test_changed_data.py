@@ -170,13 +170,17 @@ test_set_replaced.__test__ = False
 def test_a_run_is_not_resumed_with_other_data(run, capsys, change, told):
     change(run.parent / "data")
     before = (run / "checkpoints/last.pt").read_bytes()
-    # What --force means is another thing.
-    for more in ([], ["--force"]):
-        assert resume(run, "--quiet", *more) == 2
-        error = capsys.readouterr().err
-        assert f"with other data ({told})" in error
-        assert error.count("\n") == 1
+    assert resume(run, "--quiet") == 2
+    error = capsys.readouterr().err
+    assert f"with other data ({told})" in error
+    assert error.count("\n") == 1
     assert (run / "checkpoints/last.pt").read_bytes() == before
+
+
+def test_force_means_other_threads_and_not_other_data(run, capsys):
+    images_replaced(run.parent / "data")
+    assert resume(run, "--quiet", "--force") == 2
+    assert "--changed-data" in capsys.readouterr().err
 
 
 def test_another_hold_out_is_another_run(run, capsys):
