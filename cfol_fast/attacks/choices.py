@@ -7,6 +7,7 @@ machine, and is stored in a run's checkpoint, so that a resumed run computes the
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import hashlib
 import json
 import math
@@ -113,7 +114,8 @@ class Choices:
                 found = self.known(layer)
                 if found is None or found not in (*names, *others):
                     found = self._race(layer, names, run) if self.may_race else names[0]
-                self.used[layer] = found
+                if not _deciding_nothing.get():
+                    self.used[layer] = found
         return found
 
     def known(self, layer: str) -> str | None:
@@ -131,6 +133,8 @@ class Choices:
 
     def settle(self, layer: str, way: str) -> None:
         """Notes what follows from another choice."""
+        if _deciding_nothing.get():
+            return
         with self._lock:
             self.used[layer] = way
             if self.may_race:
@@ -186,7 +190,8 @@ class Choices:
     @property
     def may_race(self) -> bool:
         """Whether a layer that nobody has decided would be raced."""
-        return self.setting == "race" and not self._together and self._spent < BUDGET
+        free = not self._together and not _deciding_nothing.get()
+        return self.setting == "race" and free and self._spent < BUDGET
 
     def _race(self, layer: str, names: Sequence[str], run: Callable[[str], object]) -> str:
         if len(names) == 1:
@@ -290,6 +295,19 @@ def cache_file() -> Path | None:
         return None
     name = hashlib.sha256(json.dumps(machine(), sort_keys=True).encode()).hexdigest()[:16]
     return root / "cfol_fast" / f"choices-{name}.json"
+
+
+_deciding_nothing = contextvars.ContextVar("deciding_nothing", default=False)
+
+
+@contextlib.contextmanager
+def deciding_nothing() -> Iterator[None]:
+    """For a pass whose speed does not matter, such as a proof: it takes what was chosen, or the fixed ways, and leaves no choice behind."""
+    token = _deciding_nothing.set(True)
+    try:
+        yield
+    finally:
+        _deciding_nothing.reset(token)
 
 
 _of_process: Choices | None = None

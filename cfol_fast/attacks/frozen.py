@@ -7,17 +7,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.attacks import heap
+from cfol_fast.attacks import heap, proof
 from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.tracing import plan_for
+from cfol_fast.attacks.tracing import Frozen, Plan, Record, record_for
 from cfol_fast.errors import InputError
 from cfol_fast.machine import bfloat16_trouble
+from cfol_fast.ranks import Ranks
 
-Network = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor], Any]
 
 
 _entering = threading.Lock()
@@ -62,10 +64,10 @@ def bare(model: nn.Module) -> nn.Module:
 def frozen(
     model: nn.Module, device: torch.device, fast: bool = True, dtype: torch.dtype | None = None
 ) -> Iterator[Network]:
-    """The model's logits as a function of x, with constant weights; gradients flow to the input.
+    """The model's logits as a function of x, with constant weights; gradients flow to the input. x itself is never written to.
 
-    fast: BatchNorm is folded where the model can be traced; a model that cannot be runs as it is.
-    dtype: the precision of the passes; without it that of the surrounding autocast, or the model's.
+    fast: BatchNorm is folded where the model can be traced, and where the fast network has proven to be the model; other models run as they
+    are, on contiguous images. dtype: the precision of the passes; without it that of the surrounding autocast, or the model's.
     """
     model = bare(model)
     has_autocast = device.type != "meta" and torch.amp.is_autocast_available(device.type)
@@ -78,10 +80,107 @@ def frozen(
     if has_autocast and (lower is not None or torch.is_autocast_enabled(device.type)):
         precision = torch.autocast(device.type, lower, enabled=lower is not None)
     with evaluation_mode(model), precision, heap.kept(device):
-        plan = plan_for(model) if fast else None
-        if plan is None:
-            yield model
+        if not fast:
+            yield _on_a_copy(model)
             return
-        with plan.frozen(model, lower) as layers:
-            yield partial(plan.forward, model, layers)
+        record = record_for(model)
+        if record.plan is None:
+            yield _on_contiguous_images(model)
+            return
+        with record.plan.frozen(model, lower) as layers:
+            yield _Guarded(model, record, layers)
         choices().keep()
+
+
+def how(model: nn.Module) -> str:
+    """How attacks run this model: "fast", or "plain: " and the reason."""
+    model = bare(model)
+    with evaluation_mode(model):
+        record = record_for(model)
+    return "fast" if record.plan is not None else f"plain: {record.reason}"
+
+
+def agree(model: nn.Module, x: Tensor, ranks: Ranks, number: int) -> None:
+    """Before the ranks attack parts of one batch: the first makes the proof that is due, on its images, and all take its outcome.
+
+    number: of the step. The attacks themselves are then made within `proof.paused`.
+    """
+    model, case = bare(model), proof.case_of(x)
+    if not proof.possible(x):
+        return
+    with evaluation_mode(model):
+        record = record_for(model)
+        wanted = record.plan is not None and (proof.due(record, case) or proof.is_power_of_two(number))
+        if ranks.size > 1:
+            wanted = bool(ranks.largest(torch.tensor(int(wanted))))
+        if wanted:
+            settle(record, model, case, ranks.from_first(lambda: why_not_fast(model, record, x)))
+
+
+def why_not_fast(model: nn.Module, record: Record, x: Tensor) -> str | None:
+    """Makes a proof; inside `evaluation_mode`."""
+    plan = record.plan
+    if plan is None:
+        return record.reason
+    with plan.frozen(model, None) as layers:
+        fast = _of_plan(model, plan, layers)
+        return proof.disagreement(model, record.functions, _on_contiguous_images(model), fast, x)
+
+
+def settle(record: Record, model: nn.Module, case: str, reason: str | None) -> None:
+    """Notes the outcome of a proof."""
+    if reason is None:
+        record.proven.add(case)
+    elif record.plan is not None:
+        record.plan, record.reason = None, reason
+        proof.warn(model, reason)
+
+
+def _on_a_copy(model: nn.Module) -> Network:
+    """Some models write to their images: torch refuses that for those that gradients are asked of, and ours are used again."""
+    return lambda x: model(x.clone())
+
+
+def _on_contiguous_images(model: nn.Module) -> Network:
+    """In the layout that everybody's images have: ours is our own affair."""
+    return lambda x: model(x.clone(memory_format=torch.contiguous_format))
+
+
+def _of_plan(model: nn.Module, plan: Plan, layers: list[Frozen]) -> Network:
+    forward = partial(plan.forward, model, layers)
+    return (lambda x: forward(x.clone())) if plan.writes_to_images else forward
+
+
+class _Guarded:
+    """The fast network of one attack: its first pass makes the proof that is due, and is made again on the model if it fails."""
+
+    def __init__(self, model: nn.Module, record: Record, layers: list[Frozen]) -> None:
+        assert record.plan is not None
+        self._model, self._record = model, record
+        self._network = _of_plan(model, record.plan, layers)
+        self._is_first = True
+
+    def __call__(self, x: Tensor) -> Any:
+        if not self._is_first or not proof.possible(x):
+            return self._network(x)
+        self._is_first = False
+        model, record, case = self._model, self._record, proof.case_of(x)
+        record.calls += 1
+        if record.plan is not None and proof.due(record, case):
+            settle(record, model, case, why_not_fast(model, record, x))
+        if record.plan is None:
+            self._network = _on_contiguous_images(model)
+            return self._network(x)
+        before = proof.random_states(x.device)
+        try:
+            return self._network(x)
+        except Exception as error:
+            if not proof.is_ours(error):
+                raise
+            reason = proof.raised(error)
+        proof.put_back(before)
+        plain = _on_contiguous_images(model)
+        found = plain(x)
+        settle(record, model, case, reason)
+        self._network = plain
+        return found

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cfol_fast.attacks.fingerprint import Named, fingerprint, named
+from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs.config import TrainConfig
 
@@ -41,8 +43,9 @@ def why_no_graph(config: TrainConfig) -> str | None:
 class StepGraph:
     """Takes the steps of a trainer: a few without the graph, then by replaying it.
 
-    A graph holds the addresses of what it was recorded with. So it is recorded after the trainer has been restored, and again
-    when the shape of a batch changes.
+    A graph holds the addresses of what it was recorded with, and what the model's Python code decided. So it is recorded after the trainer
+    has been restored, and again when the shape of a batch or the model's fingerprint changes. In the steps before a capture the fast network
+    of the attack is proven; a recording holds no proof.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -55,12 +58,14 @@ class StepGraph:
         """The tensors of the step have been replaced: what was recorded is of no use any more."""
         self._graph: Any = None
         self._shape: Any = None
+        self._state: Any = None
+        self._functions = Named()
         self._warm_up = WARM_UP
 
     def __call__(self) -> None:
         """One step on the device: draw, gather, attack, objective, optimiser, feedback."""
         with torch.cuda.device(self.trainer.device):
-            if self._shape != self.trainer.batches.shape:
+            if self._shape != self.trainer.batches.shape or (self._graph and self._state != self._now()):
                 self.forget()
                 self._shape = self.trainer.batches.shape
             if self._warm_up > 0:
@@ -69,7 +74,13 @@ class StepGraph:
                 return
             if self._graph is None:
                 self._graph = self._captured()
+                self._functions = named(self.trainer.model)
+                self._state = self._now()
             self._graph.replay()
+
+    def _now(self) -> Any:
+        """What a recording holds for good of the model's Python state."""
+        return fingerprint(self.trainer.model, self._functions)
 
     def _take_eagerly(self) -> None:
         """On the stream of the capture, as torch asks for: autograd remembers the stream a parameter was first used on."""
@@ -83,7 +94,7 @@ class StepGraph:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads (a logger, a data set's reader) may use the GPU meanwhile.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"), paused():
                 self._draw_and_compute()
         except RuntimeError as error:
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ CALL, GETATTR = nn.Module.__call__, nn.Module.__getattr__
 
 
 class Watched(nn.Module):
-    """Runs `during` whenever it is traced."""
+    """Runs `during` whenever it is traced. What it fills must be no list: a trace puts those back."""
 
     def __init__(self, during: Callable[[], None]) -> None:
         super().__init__()
@@ -39,21 +40,21 @@ def in_another_thread(work: Callable[[], object]) -> object:
 
 def test_a_forward_pass_in_another_thread_goes_through_untouched() -> None:
     other, (x, _) = awaken(SmallNet(), seed=1), images(4, 0)
-    expected, found = other(x), []
-    model = Watched(lambda: found.append(in_another_thread(lambda: other(x)))).eval()
+    expected, found = other(x), queue.SimpleQueue()
+    model = Watched(lambda: found.put(in_another_thread(lambda: other(x)))).eval()
     assert plan_for(model) is not None
-    assert found
-    assert all(torch.equal(one, expected) for one in found)
+    assert not found.empty()
+    while not found.empty():
+        assert torch.equal(found.get(), expected)
 
 
 def test_torch_itself_is_not_changed_while_a_model_is_traced() -> None:
-    seen = []
-    model = Watched(
-        lambda: seen.append((nn.Module.__call__ is CALL, nn.Module.__getattr__ is GETATTR))
-    ).eval()
+    seen = queue.SimpleQueue()
+    model = Watched(lambda: seen.put((nn.Module.__call__ is CALL, nn.Module.__getattr__ is GETATTR))).eval()
     assert plan_for(model) is not None
-    assert seen
-    assert all(all(unchanged) for unchanged in seen)
+    assert not seen.empty()
+    while not seen.empty():
+        assert all(seen.get())
 
 
 def test_two_threads_trace_two_models_at_once() -> None:
