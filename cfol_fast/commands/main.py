@@ -102,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     if processes.rank_and_size()[0] > 0:
         warnings.simplefilter("ignore")
+    # Pillow's, of images that are refused with their name.
+    warnings.filterwarnings("ignore", message="Image size .* decompression bomb")
     warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
     with Interrupts() as interrupts:
         try:

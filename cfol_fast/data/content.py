@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from cfol_fast.data.beton_set import BetonSet
-from cfol_fast.data.decoding import Listing
+from cfol_fast.data.decoding import Listing, check_is_file, shown
 from cfol_fast.data.folders import list_parts
 from cfol_fast.data.images import ImageData, Images, ImageSet
-from cfol_fast.errors import InputError
+from cfol_fast.errors import InputError, one_line
 
 SAMPLED = 1024
 # Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
@@ -42,6 +42,10 @@ def content_of(root: str | Path | None) -> str:
     whole = hashlib.sha256()
     root, parts = list_parts(root)
     for path in [path for part in parts for path in part.paths]:
+        try:
+            check_is_file(root / path)
+        except OSError as error:
+            raise InputError(f"{shown(str(root / path))} cannot be read ({one_line(error)})") from error
         whole.update(os.fsencode(path) + b"\0" + hashlib.sha256((root / path).read_bytes()).digest())
     return whole.hexdigest()
 

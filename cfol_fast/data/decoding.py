@@ -323,6 +323,9 @@ def pixels_of(file: ImageFile.ImageFile, size: int | None, white: Callable[[], f
         image = image.transpose(turn)
     if image.mode == "La":
         image = image.convert("LA")
+    elif image.mode == "P" and "transparency" in image.info:
+        # The same colours; from a palette Pillow warns of what becomes of the transparency.
+        image = image.convert("RGBA")
     image = image.convert("RGB")
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -360,15 +363,22 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (height, width) if orientation(image) in SIDEWAYS else (width, height)
 
 
-def open_image(path: Path) -> ImageFile.ImageFile:
-    """Its header; nothing is decoded yet. A pipe is not opened, which would wait forever, and an image too large is refused."""
+def check_is_file(path: Path) -> os.stat_result:
+    """Refuses a pipe, which would be waited for, and a device, which may have no end."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a file")
-    if not status.st_size:
+    return status
+
+
+def open_image(path: Path) -> ImageFile.ImageFile:
+    """Its header; nothing is decoded yet. An image too large is refused."""
+    if not check_is_file(path).st_size:
         raise OSError("the file is empty")
     try:
         image = Image.open(path, formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise ValueError(f"too many pixels, at most {MOST_PIXELS:,} are decoded") from None
     except Image.UnidentifiedImageError:
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
     if image.width * image.height > MOST_PIXELS or min(image.size) < 1:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.data import beton, decoding, folders
+from cfol_fast.data.content import content_of
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
@@ -93,7 +94,7 @@ def test_a_header_that_claims_a_billion_pixels_is_refused_before_anything_is_dec
     header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
     path = tmp_path / "bomb.png"
     path.write_bytes(header)
-    with pytest.raises(decoding.UNREADABLE):
+    with pytest.raises(ValueError, match="too many pixels, at most 67,108,864 are decoded"):
         decoding.read_image(path, None, lambda: 65535)
 
 
@@ -322,3 +323,22 @@ def test_other_names_of_classes_are_taken_as_they_are(root, name):
     files.save(root / "train" / name / "0.png", 1, 8, 8)
     files.save(root / "train" / name / "1.png", 2, 8, 8)
     assert name in load(root).classes
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_the_digest_of_a_folder_waits_for_no_pipe(root, kind):
+    path = root / "train" / "ant" / "9.png"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"9\.png cannot be read \(it is not a file\)"):
+        content_of(root)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path):
+    image = Image.fromarray(files.pixels(1, 8, 8, 3)).convert("P")
+    image.save(tmp_path / "x.png", transparency=bytes(range(256)))
+    found = decoding.read_image(tmp_path / "x.png", None, lambda: 255)
+    assert np.array_equal(found, np.array(image.convert("RGB")))
