@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cfol_fast.errors import InputError
 
 
 def logits_in(output: Any) -> Any:
@@ -23,3 +29,18 @@ def described(output: Any) -> str:
     if isinstance(output, Mapping):
         return f"a {type(output).__name__} with the entries {', '.join(map(str, output)) or 'none'}"
     return f"shape {tuple(output.shape)}" if hasattr(output, "shape") else type(output).__name__
+
+
+@contextmanager
+def precision_told(model: nn.Module, x: Tensor) -> Iterator[None]:
+    """What torch says of images in another precision than the model's weights, as a sentence. A model may convert them itself."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        weights = next((p.dtype for p in model.parameters() if p.is_floating_point()), x.dtype)
+        if weights == x.dtype or isinstance(error, torch.OutOfMemoryError):
+            raise
+        images, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weights))
+        raise InputError(
+            f"the images are {images}, the model's weights {wanted}: convert the images with x.to(torch.{wanted})"
+        ) from error

@@ -6,6 +6,7 @@ and one native op that moves, projects and clamps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from cfol_fast import ops
 from cfol_fast.attacks.attack import Attack, Radius, check_radius, describe_radius
 from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
-from cfol_fast.attacks.outputs import described, logits_in
+from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.attacks.pixels import check_largest
 from cfol_fast.errors import InputError
 from cfol_fast.ops.pgd import NORMS
@@ -32,6 +33,8 @@ class PGD(Attack):
     """
 
     kind = "pgd"
+    # Is shown every gradient, while an evaluation looks whether there are any.
+    watch: Callable[[Tensor], None] | None = None
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class PGD(Attack):
         with (
             torch.inference_mode(False),
             torch.no_grad(),
+            precision_told(self.model, x),
             frozen(self.model, x.device, self.fast, self.dtype) as net,
         ):
             net = in_dtype(net, x.dtype)
@@ -166,7 +170,10 @@ class PGD(Attack):
         cotangent = LOSSES[self.loss].gradient(found, target).to(logits.dtype)
         with torch.enable_grad():
             end = _Given.apply(logits, cotangent)
-        return found, torch.autograd.grad(end, leaf)[0]
+        grad = torch.autograd.grad(end, leaf)[0]
+        if self.watch is not None:
+            self.watch(grad)
+        return found, grad
 
     def rehearse(self, x: Tensor) -> None:
         """Both passes of a step with images like x; what comes out, and what the attack would draw, does not matter."""

@@ -264,6 +264,9 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
             print(f"\n{radius_curve.table(report)}")
         if checks:
             print(f"\n{sanity.describe(checks, report.clean.record.count)}")
+    # The table has them above its first line.
+    for doubt in report.warnings if args.quiet else ():
+        print(f"cfol-fast: warning: {doubt['reason']}", file=sys.stderr)
     for one in missed:
         print(f"cfol-fast: not met: {one['requirement']}: {one['reason']}", file=sys.stderr)
     if failed:

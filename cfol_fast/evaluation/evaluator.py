@@ -24,6 +24,15 @@ from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
+from cfol_fast.evaluation.doubts import (
+    OTHER,
+    RAISED,
+    Counts,
+    is_for_another,
+    judge,
+    raised_by_one_step,
+    watched,
+)
 from cfol_fast.evaluation.inputs import (
     Source,
     as_source,
@@ -119,20 +128,24 @@ def evaluate(
         return ClassAccuracy(labels, predictions, found.names)
 
     attacked = [found.attacked[number] for number in range(len(chosen))]
+    described, accuracies = [_describe(one) for one in chosen], [accuracy(part) for part in attacked]
+    clean, counts = accuracy(found.clean), found.counts.of_all(ranks)
+    warnings, notes = judge(counts, [str(what["kind"]) for what in described], clean, accuracies)
     settings = {"active_set": active_set, "batch_size": batch_size, "device": str(found.device)}
     return Evaluation(
-        clean=accuracy(found.clean),
+        clean=clean,
         robust=accuracy(_worst_case(labels, attacked)) if attacked else None,
-        attacks=[
-            (_describe(one), accuracy(predictions)) for one, predictions in zip(chosen, attacked, strict=True)
-        ],
+        attacks=list(zip(described, accuracies, strict=True)),
         settings=settings,
         notes=[
             *(source.notes if isinstance(source, LoaderSource) else []),
             *([TAKEN_BY_POSITION] if of_model and of_data and of_model != of_data else []),
+            *notes,
             *([ACTIVE_SET_NOTE] if active_set else []),
             *(one.note for one in chosen if isinstance(one, AutoAttack) and one.note),
         ],
+        warnings=warnings,
+        loss_raised=[count[RAISED] for count in counts[1:]],
     )
 
 
@@ -182,6 +195,7 @@ class _Predictions:
         self.model, self.source, self.batch_size = model, source, batch_size
         self.progress, self.ranks = progress, ranks
         self.device = device or source.labels.device
+        self.counts = Counts(0, self.device)
         self.labels = self.clean = torch.empty(0, dtype=torch.int64)
         self.attacked: dict[int, Tensor] = {}
         self.names: list[str] = []
@@ -190,7 +204,9 @@ class _Predictions:
 
     def clean_and_batched(self, chosen: list[Any], active_set: bool) -> None:
         """The clean images, and every attack that works batch by batch."""
+        self.counts = Counts(len(chosen), self.device)
         batched = {number: one for number, one in enumerate(chosen) if not isinstance(one, AutoAttack)}
+        self._all = dict(enumerate(chosen))
         images = len(self.source)
         rows = _FilledIn(Rows(images), Rows(images), {number: Rows(images) for number in batched})
         self.total = len(self.source) * max(1, len(chosen))
@@ -227,21 +243,28 @@ class _Predictions:
             self.names = class_names(self.source, *self._given, logits.shape[1])
         check_labels(y, len(self.names))
         clean = logits.argmax(1)
+        self._look(number, x, logits)
         rows.labels.fill(idx, y, number)
         rows.clean.fill(idx, clean, number)
         for attack_number, one in batched.items():
             if active_set and isinstance(one, attack_kinds.PGD):
                 right = clean == y
                 # The model itself is asked about the last iterate.
-                found = attack_survivors(one, x, y, right, judge_last=False)
+                with watched(one) as seen:
+                    found = attack_survivors(one, x, y, right, judge_last=False)
                 alive = right.nonzero().squeeze(1)
                 guess = clean.clone()
                 if len(alive):
-                    guess[alive] = self._predict(found.x_adv[alive], number)
+                    after = logits_of(self.model, found.x_adv[alive], number)
+                    self.counts.attacked(attack_number, y[alive], logits[alive], after)
+                    guess[alive] = after.argmax(1)
             else:
-                with states.of_others(one, number, x.device):
+                with states.of_others(one, number, x.device), watched(one) as seen:
                     x_adv = attack_images(one, self.model, x, y)
-                guess = self._predict(x_adv, number)
+                after = logits_of(self.model, x_adv, number)
+                self.counts.attacked(attack_number, y, logits, after)
+                guess = after.argmax(1)
+            self.counts.gradients(attack_number, seen)
             rows.attacked[attack_number].fill(idx, guess, number)
         return logits.shape[1]
 
@@ -272,6 +295,7 @@ class _Predictions:
                 x, y, self.clean, self.device, self.batch_size, part_done, self.ranks
             )
             with one_round(self.ranks):
+                self._look_at_autoattack(number, one, x, self.attacked[number])
                 part_done(1, 1)
 
     def _all_images(self) -> Tensor:
@@ -290,8 +314,23 @@ class _Predictions:
         x = torch.cat([batch for _, batch in images])
         return x if torch.equal(order, torch.arange(len(order))) else x[order.argsort()]
 
-    def _predict(self, x: Tensor, batch: int) -> Tensor:
-        return logits_of(self.model, x, batch).argmax(1)
+    def _look(self, number: int, x: Tensor, logits: Tensor) -> None:
+        """Looks for signs of nonsense in a clean batch, and in the first one whether the attacks are on this model."""
+        self.counts.clean(logits)
+        for attack_number, one in self._all.items() if number == 0 else ():
+            self.counts.add(attack_number, OTHER, int(is_for_another(one, self.model, x, logits)))
+
+    def _look_at_autoattack(self, number: int, one: AutoAttack, x: Tensor, found: Tensor) -> None:
+        """It shows no images. One that was broken has a larger loss; where none was, a step of its radius must raise a loss."""
+        right = (self.clean == self.labels).nonzero().squeeze(1)
+        count: int | Tensor = int((found[right] != self.labels[right]).sum())
+        if not count and len(right):
+            some = right[: self.batch_size]
+            batch = x[some].to(self.device), self.labels[some].to(self.device)
+            count = raised_by_one_step(self.model, *batch, one.eps, one.norm)
+        # All ranks know it; it is counted once.
+        if self.ranks.is_first:
+            self.counts.add(number, RAISED, count)
 
     def _tell(self) -> None:
         """Tells whoever follows the progress what all ranks have done."""
@@ -393,6 +432,10 @@ def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor
         what = f"shape {tuple(x_adv.shape)}" if isinstance(x_adv, Tensor) else type(x_adv).__name__
         raise InputError(
             f"the attack {_describe(attack)['kind']} must return images of shape {tuple(x.shape)}, got {what}"
+        )
+    if not x_adv.is_floating_point():
+        raise InputError(
+            f"the attack {_describe(attack)['kind']} must return floating point numbers in [0, 1], got {x_adv.dtype}"
         )
     x_adv = x_adv.detach().to(x)
     check_pixels(x_adv, f"the result of the attack {_describe(attack)['kind']}: ")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from cfol_fast.attacks.outputs import described, logits_in
+from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.readers import LoaderSource
@@ -93,7 +93,8 @@ def check_labels(labels: Tensor, k: int) -> None:
 
 def logits_of(model: nn.Module, x: Tensor, batch: int) -> Tensor:
     """(B, k) logits, checked: NaN would count as a wrong prediction and look like a weak model."""
-    logits = logits_in(model(x))
+    with precision_told(model, x):
+        logits = logits_in(model(x))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
         raise InputError(
             f"the model must return logits of shape ({len(x)}, classes), got {described(logits)}"

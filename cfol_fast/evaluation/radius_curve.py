@@ -35,6 +35,7 @@ def evaluate_radii(
     kinds = [attack] if isinstance(attack, Mapping) else list(attack)
     attacked = [eps for eps in radii if eps > 0]
     curve: dict[float, ClassAccuracy] = {}
+    warnings: dict[float, list[dict[str, Any]]] = {}
     # One source for all radii: a loader's remembers the images, and that they stay the same.
     source = as_source(x_or_source, y)
     for number, eps in enumerate(attacked):
@@ -50,6 +51,14 @@ def evaluate_radii(
             curve[0.0] = report.clean
         assert report.robust is not None
         curve[eps] = report.robust
+        warnings[eps] = report.warnings
+    for eps in attacked[:-1]:
+        for one in warnings[eps]:
+            # The clean images are the same at each radius.
+            if one["attack"] is not None:
+                report.warnings.append(
+                    {**one, "eps": eps, "reason": f"at radius {radius_text(eps)}: {one['reason']}"}
+                )
     report.more["curve"] = [{"eps": eps, "robust": curve[eps].to_json()} for eps in sorted(curve)]
     return report
 

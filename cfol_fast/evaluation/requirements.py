@@ -27,7 +27,10 @@ class Requirement:
         return f"{self.part} {self.what} >= {self.least:g}"
 
     def verdict(self, report: Evaluation) -> dict[str, Any]:
-        """{"requirement", "value", "met", "reason"}: value is null, and the requirement not met, where it cannot be said."""
+        """{"requirement", "value", "met", "reason"}: value is null where it cannot be said.
+
+        Then the requirement is not met, nor is any of a report with warnings.
+        """
         accuracy = report.robust if self.part == "robust" else report.clean
         assert accuracy is not None
         record, value, reason = accuracy.record, None, ""
@@ -39,7 +42,9 @@ class Requirement:
         else:
             value = getattr(record, self.what) if self.what in FIGURES else record.per_class[self.what]
             reason = f"it is {value:.4g}" + (f" ({record.worst_class})" if self.what == "worst" else "")
-        met = value is not None and value >= self.least
+        met = value is not None and value >= self.least and not report.warnings
+        if report.warnings:
+            reason += f", and the figures are not to be trusted: {report.warnings[0]['reason']}"
         return {"requirement": str(self), "value": value, "met": met, "reason": reason}
 
 

@@ -5,6 +5,7 @@ The JSON is described in docs/evaluation-format.md and read by `runs.records`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,8 @@ FORMAT = 1
 class Evaluation:
     """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each.
 
-    more: what was found beside, as JSON has it: "curve", "requirements", "sanity".
+    more: what was found beside, as JSON has it: "curve", "requirements", "sanity". warnings: signs that the figures are not to be
+    trusted, as JSON has them (`doubts.judge`). loss_raised: of how many images each attack raised the loss.
     """
 
     clean: ClassAccuracy
@@ -33,6 +35,8 @@ class Evaluation:
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    loss_raised: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
         kinds = " and ".join(str(what.get("kind")) for what, _ in self.attacks) or "no attack"
@@ -58,11 +62,15 @@ class Evaluation:
             "classes": self.clean.classes,
             "clean": self.clean.to_json(),
             "robust": None if self.robust is None else self.robust.to_json(),
-            "attacks": [{"attack": what, "robust": accuracy.to_json()} for what, accuracy in self.attacks],
+            "attacks": [
+                {"attack": what, "robust": accuracy.to_json(), "loss_raised": raised}
+                for (what, accuracy), raised in itertools.zip_longest(self.attacks, self.loss_raised)
+            ],
             "correct": {kind: _digits(accuracy) for kind, accuracy in self.kinds.items()},
             "labels": pack(self.clean.labels),
             "predicted": {kind: pack(predicted) for kind, predicted in self.predictions.items()},
             "settings": self.settings,
+            "warnings": self.warnings,
             "notes": self.notes,
             "versions": versions(),
             **self.more,
@@ -83,7 +91,7 @@ class Evaluation:
         return csv_text(rows)
 
     def table(self) -> str:
-        """For the terminal: one line per class, worst first, then the summary."""
+        """For the terminal: what is wrong with the figures; one line per class, worst first; then the summary."""
         clean = self.clean.record
         shown = clean if self.robust is None else self.robust.record
         width = max(len("class average"), *(len(name) for name in shown.classes))
@@ -117,7 +125,8 @@ class Evaluation:
             lines.append(
                 f"{what.get('kind')}: {_percent(accuracy.average).strip()} average, {describe(what)}"
             )
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        warnings = [f"warning: {one['reason']}" for one in self.warnings]
+        return "\n".join([*warnings, *lines, *(f"note: {note}" for note in self.notes)])
 
 
 SUMMARY = {
