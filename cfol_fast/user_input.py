@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -140,3 +141,16 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     whole = difflib.get_close_matches(word, names, n=1)
     part = difflib.get_close_matches(word.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.5)
     return whole[0] if whole else by_last_part[part[0]] if part else None
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """A whole number of Python, numpy or torch that a program was given for `name`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except (TypeError, RuntimeError):
+        raise InputError(f"{name} must be a whole number of at least {least}, got {shorten(value)}") from None
+    if number < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {number}")
+    return number

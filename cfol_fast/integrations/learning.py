@@ -20,6 +20,8 @@ class LearningSampler:
     """class_names: for the logged figures; without them classes have numbers."""
 
     def __init__(self, sampler: IndexSampler, class_names: Sequence[str] | None = None) -> None:
+        if not isinstance(sampler, IndexSampler):
+            raise TypeError(f"the sampler must be one of cfol_fast.sampling, got {type(sampler).__name__}")
         self.sampler = sampler
         self.k: int | None = getattr(sampler, "k", None)
         names = range(self.k or 0) if class_names is None else class_names

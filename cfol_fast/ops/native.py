@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +67,10 @@ def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def new_rng(seed: int, device: torch.device | str | None = None) -> Tensor:
     """A random state: int64 (2,), the seed and the step, on the device."""
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise InputError(f"seed must be a whole number in [0, 2**63), got {seed!r}") from None
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be in [0, 2**63), got {seed}")
     return torch.tensor([seed, 0], dtype=torch.int64, device=device)

@@ -19,7 +19,14 @@ from cfol_fast.errors import InputError
 from cfol_fast.ranks import Ranks
 from cfol_fast.sampling import step_size
 from cfol_fast.sampling.classes import classes_of, distribution
-from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.index_sampler import (
+    IndexSampler,
+    Ticket,
+    bandit_loss,
+    check_tensor,
+    checked_gamma,
+    checked_state,
+)
 
 
 class ClassSampler(IndexSampler):
@@ -60,6 +67,8 @@ class ClassSampler(IndexSampler):
         self.k = self.classes.count
         if self.k < 2:
             raise InputError(f"the labels must be of at least 2 classes, got {self.k}: check the data set")
+        if not isinstance(reweight, bool):
+            raise InputError(f"reweight must be True or False, got {reweight!r}")
         self.reweight = reweight
         self.base = distribution(base, self.classes, "base")
         self._prior = distribution(prior, self.classes, "prior")
@@ -116,6 +125,7 @@ class ClassSampler(IndexSampler):
         the latest draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased. Every rank calls it,
         with the p of the same draw; the numbers of examples may differ.
         """
+        check_tensor("y", y)
         if isinstance(p, Ticket):
             self.take_back(p, y, loss)
             p = p.p
@@ -241,9 +251,7 @@ class ClassSampler(IndexSampler):
         return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = checked_state(state, "class", self.size)
-        if state["w"].shape != self.w.shape:
-            raise InputError(f"the state has {state['w'].numel()} classes, this sampler has {self.k}")
+        state = checked_state(state, {**self.state_dict(), "drawn": self.base})
         self.eta, self.gamma, self.reweight = state["eta"], state["gamma"], state["reweight"]
         self.w.copy_(state["w"])
         self.base = state["base"].to(self.device, copy=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.errors import InputError
+from cfol_fast.user_input import shorten, whole_number
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def classes_of(
     labels = labels_of(labels)
     device = labels.device if device is None else torch.device(device)
     size = labels.numel()
+    if num_classes is not None:
+        num_classes = whole_number("num_classes", num_classes, 1)
     if labels.is_meta:
         if num_classes is None:
             raise ValueError("labels on the meta device hold no values: pass num_classes")
@@ -56,6 +59,11 @@ def classes_of(
         if size == 0:
             raise InputError("the data set is empty: there is no label to group by")
         k = int(labels.max()) + 1 if num_classes is None else num_classes
+        # Before memory is taken for so many.
+        if k > size:
+            present = set(labels.tolist())
+            first = next(c for c in range(size + 1) if c not in present)
+            raise InputError(f"class {first} has no examples: there are {size} labels for {k} classes")
         offsets, members = ops.group_by_class(labels, k)
     offsets, members = offsets.to(device), members.to(device)
     return Classes(k, size, offsets, members, offsets.diff().to(torch.float64) / size)
@@ -76,19 +84,23 @@ def labels_of(data: Any) -> Tensor:
         transform = None if found is None else getattr(data, "target_transform", None)
         found = data if found is None else found
         if transform is not None:
-            found = [transform(y) for y in torch.as_tensor(found).tolist()]
+            found = [transform(y) for y in labels_of(found).tolist()]
         try:
             data = torch.as_tensor(found)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"labels must be integers of shape (N,), one for each example: {error}"
+        # torch raises each of them for something that is no row of numbers.
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"labels must be integers of shape (N,), one for each example, got {shorten(found)}: give a tensor, a list or a data set "
+                "with 'targets'"
             ) from None
+    if data.dim() == 1 and not data.numel():
+        return data.to(torch.int64)
     if (
         data.dim() != 1
         or data.dtype.is_floating_point
         or data.dtype in (torch.bool, torch.complex64, torch.complex128)
     ):
-        raise ValueError(
+        raise InputError(
             f"labels must be integers of shape (N,), got {data.dtype} of shape {tuple(data.shape)}"
         )
     return data.to(torch.int64)

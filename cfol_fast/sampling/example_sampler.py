@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.errors import InputError
 from cfol_fast.ranks import Ranks
 from cfol_fast.sampling import step_size
-from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, bandit_loss, checked_gamma, checked_state
+from cfol_fast.sampling.index_sampler import (
+    IndexSampler,
+    Ticket,
+    bandit_loss,
+    check_tensor,
+    checked_gamma,
+    checked_state,
+)
 
 
 class ExampleSampler(IndexSampler):
@@ -43,6 +51,7 @@ class ExampleSampler(IndexSampler):
     ) -> None:
         self.gamma = checked_gamma(gamma)
         super().__init__(n, seed, device, Ranks(rank, world_size, process_group))
+        n = self.size
         self.draws = step_size.draws_of(draws, n)
         self.eta = step_size.choose(eta, n, C, lambda: self.automatic_eta(self.draws))
         self.tree = ops.sum_tree_new(n, device)
@@ -77,6 +86,7 @@ class ExampleSampler(IndexSampler):
         indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, to see that the ticket is theirs.
         Every rank calls it, with the same number of examples.
         """
+        check_tensor("idx", idx)
         if isinstance(p, Ticket):
             self.take_back(p, idx, loss)
             idx, given = p.idx, p.p
@@ -160,7 +170,10 @@ class ExampleSampler(IndexSampler):
         return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = checked_state(state, "example", self.size)
+        state = checked_state(state, {**self.state_dict(), "drawn": torch.empty(0, dtype=torch.float64)})
+        sums = state["tree"][0]
+        if not sums.is_meta and (bool((sums < 0).any()) or int(sums[-1]) != int(sums[: self.size].sum())):
+            raise InputError("the state's tree does not add up: it is damaged")
         self.eta, self.gamma = state["eta"], state["gamma"]
         self.rng.copy_(state["rng"])
         for mine, theirs in zip(self.tree, state["tree"], strict=True):

@@ -36,8 +36,6 @@ class UniformSampler(IndexSampler):
         self._position = torch.zeros(1, dtype=torch.int64, device=self.device)
 
     def _draw(self, n: int) -> Tensor:
-        if n < 0:
-            raise ValueError(f"n must be at least 0, got {n}")
         drawn = ops.permutation(self.rng, self.size, self._position, n)
         self._position += n
         # The random state counts epochs, where other samplers count draws.
@@ -62,10 +60,18 @@ class UniformSampler(IndexSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = checked_state(state, "uniform", self.size)
-        self.rng.copy_(state["rng"])
         # Version 0.1 kept a number.
-        self._position.copy_(torch.as_tensor(state["position"]))
+        position = state.get("position") if isinstance(state, dict) else None
+        if isinstance(position, int) and not isinstance(position, bool):
+            state = {**state, "position": torch.full_like(self._position, position, device="cpu")}
+        state = checked_state(state, self.state_dict())
+        position = state["position"]
+        if not position.is_meta and not 0 <= int(position) < self.size:
+            raise InputError(
+                f"the state's position must be from 0 to {self.size - 1}, got {int(position)}: it is damaged"
+            )
+        self.rng.copy_(state["rng"])
+        self._position.copy_(position)
 
 
 class FixedClassSampler(IndexSampler):
@@ -119,11 +125,7 @@ class FixedClassSampler(IndexSampler):
         return {"kind": "fixed", "size": self.size, "rng": self.rng.clone(), "p": self._p.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = checked_state(state, "fixed", self.size)
-        if state["p"].shape != self._p.shape:
-            raise InputError(
-                f"the state has {state['p'].numel()} classes, this sampler has {self._p.numel()}"
-            )
+        state = checked_state(state, self.state_dict())
         self.rng.copy_(state["rng"])
         self._p = state["p"].to(self.device, copy=True)
 

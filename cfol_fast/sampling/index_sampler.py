@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils.data import Sampler
 from cfol_fast import ops
 from cfol_fast.errors import InputError
 from cfol_fast.ranks import Ranks
+from cfol_fast.user_input import shorten, whole_number
 
 # A sampler's tickets have the numbers from its own times this.
 TICKETS_EACH = 1 << 32
@@ -58,9 +60,7 @@ class IndexSampler(Sampler[int], ABC):
     tickets_each_example = False
 
     def __init__(self, size: int, seed: int, device: torch.device | str | None, ranks: Ranks) -> None:
-        if size < 1:
-            raise InputError(f"a sampler needs at least one example, got {size}")
-        self.size = size
+        self.size = whole_number("n, the number of examples,", size, 1)
         self.ranks = ranks
         self.rng = ops.new_rng(seed, device)
         self.fault = ops.new_fault(device)
@@ -84,7 +84,7 @@ class IndexSampler(Sampler[int], ABC):
 
     def draw(self, n: int) -> Tensor:
         """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its n of a draw of n * w."""
-        ranks = self.ranks
+        n, ranks = whole_number("n", n, 0), self.ranks
         ranks.check_told()
         # A state that was loaded comes from a sampler that has warned.
         if not self._updates:
@@ -242,9 +242,7 @@ class Batches(Sampler[list[int]]):
     """A sampler's pass in batches, the last one possibly smaller. With workers a loader asks early, as it does for single indices."""
 
     def __init__(self, sampler: IndexSampler, batch_size: int) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self.sampler, self.batch_size = sampler, batch_size
+        self.sampler, self.batch_size = sampler, whole_number("batch_size", batch_size, 1)
 
     def __len__(self) -> int:
         return -(-len(self.sampler) // self.batch_size)
@@ -256,21 +254,88 @@ class Batches(Sampler[list[int]]):
 
 def bandit_loss(loss: Tensor) -> Tensor:
     """Losses as the ops take them: float32 or bool."""
+    check_tensor("loss", loss)
     return loss if loss.dtype is torch.float32 or loss.dtype is torch.bool else loss.to(torch.float32)
 
 
+def check_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} must be a tensor of shape (B,), one entry for each example, got {shorten(value)}"
+        )
+
+
 def checked_gamma(gamma: float) -> float:
-    if not isinstance(gamma, (int, float)) or not 0 < gamma <= 1:
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma <= 1:
         raise InputError(f"gamma must be in (0, 1], got {gamma!r}")
     return float(gamma)
 
 
-def checked_state(state: dict[str, Any], kind: str, size: int) -> dict[str, Any]:
-    """`state`, unless it is of another kind of sampler or another number of examples."""
+# Distributions over the classes in a state: how long they are is how many classes there are.
+OF_CLASSES = ("w", "base", "p")
+# What says with which probability something was drawn.
+PROBABILITIES = ("base", "p", "drawn")
+
+
+def checked_state(state: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """`state`, if it can be that of the sampler whose own state is `own`. Nothing has been changed where it is refused."""
+    kind, size = own["kind"], own["size"]
+    if not isinstance(state, Mapping):
+        raise InputError(f"the state of a sampler is a dict, got {shorten(state)}")
     if state.get("kind") != kind:
         raise InputError(f"the state is that of a {state.get('kind')!r} sampler, not of a {kind!r} sampler")
+    missing = [name for name in own if name not in state and name != "drawn"]
+    if missing:
+        raise InputError(
+            f"the state has no {', '.join(missing)}: it is damaged, or no state of a {kind!r} sampler"
+        )
     if state["size"] != size:
         raise InputError(
             f"the state belongs to a data set with {state['size']} examples, this one has {size}"
         )
-    return state
+    for name in OF_CLASSES:
+        mine, theirs = own.get(name), state.get(name)
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and theirs.shape != mine.shape:
+            raise InputError(f"the state has {theirs.numel()} classes, this sampler has {mine.numel()}")
+    for name, mine in own.items():
+        if (wrong := _not_like(name, mine, state.get(name))) is not None:
+            raise InputError(f"the state's {name} {wrong}: it is damaged")
+    return dict(state)
+
+
+def _not_like(name: str, mine: Any, theirs: Any) -> str | None:
+    """Why a part of a state cannot take the place of `mine`."""
+    if isinstance(mine, list):
+        if not isinstance(theirs, (list, tuple)) or len(theirs) != len(mine):
+            return f"must be {len(mine)} tensors, got {shorten(theirs)}"
+        return next(filter(None, (_not_like(name, *pair) for pair in zip(mine, theirs, strict=True))), None)
+    if isinstance(mine, Tensor):
+        # Nothing may have been drawn yet.
+        if name == "drawn" and theirs is None:
+            return None
+        # An empty one stands for any length.
+        shape = (-1,) if not mine.numel() else tuple(mine.shape)
+        fits = isinstance(theirs, Tensor) and (
+            tuple(theirs.shape) == shape or (shape == (-1,) and theirs.dim() == 1)
+        )
+        if not fits or theirs.dtype != mine.dtype:
+            got = (
+                f"{theirs.dtype} of shape {tuple(theirs.shape)}"
+                if isinstance(theirs, Tensor)
+                else shorten(theirs)
+            )
+            return f"must be {mine.dtype} of shape {shape}, got {got}"
+        if theirs.is_meta:
+            return None
+        if not bool(theirs.isfinite().all()):
+            return "is not finite"
+        if name in PROBABILITIES and not bool(((theirs > 0) & (theirs <= 1)).all()):
+            return "must be probabilities in (0, 1]"
+        return "must not be negative" if name == "rng" and bool((theirs < 0).any()) else None
+    if name == "reweight":
+        return None if isinstance(theirs, bool) else f"must be True or False, got {shorten(theirs)}"
+    if name in ("eta", "gamma"):
+        fine = isinstance(theirs, (int, float)) and not isinstance(theirs, bool) and 0 < theirs < math.inf
+        if not fine or (name == "gamma" and theirs > 1):
+            return f"must be a positive number{' of at most 1' * (name == 'gamma')}, got {shorten(theirs)}"
+    return None

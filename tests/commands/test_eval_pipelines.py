@@ -36,6 +36,27 @@ def test_what_is_not_met_is_status_1_and_a_sentence(
     assert [one["met"] for one in written] == [False, True, False]
 
 
+def test_a_result_in_doubt_is_said_above_the_table_and_meets_no_requirement(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a radius of 0 the attack raises no loss."""
+    out = tmp_path / "e.json"
+    options = ["--eps", "0", "--require", "average>=0", "--json", str(out)]
+    assert evaluate(weights, *options) == 1
+    shown = capsys.readouterr()
+    written = json.loads(out.read_text())
+    assert [one["warning"] for one in written["warnings"]] == ["attack without effect"]
+    assert shown.out.splitlines()[0] == f"warning: {written['warnings'][0]['reason']}"
+    assert shown.out.splitlines()[1].startswith("class ")
+    assert written["requirements"][0]["met"] is False
+    assert written["warnings"][0]["reason"] in shown.err
+    assert evaluate(weights, *options, "--quiet") == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[0] == f"cfol-fast: warning: {written['warnings'][0]['reason']}"
+    # Without a requirement it is said, and no more.
+    assert evaluate(weights, "--eps", "0", "--quiet") == 0
+
+
 def test_a_curve_is_in_table_and_json(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
