@@ -13,8 +13,10 @@ import platform
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +24,23 @@ import torch
 from cfol_fast._version import __version__
 from cfol_fast.errors import InputError
 
+# What makes the CUDA kernels, from a checkout.
+REBUILD = (
+    "Build it again: pip install nvidia-cuda-nvcc && pip install --no-build-isolation --force-reinstall ."
+)
+# The driver's device of the first GPU, which is there for a torch without CUDA too.
+NVIDIA = Path("/dev/nvidia0")
 PRECISIONS = ("float32", "tf32", "bfloat16")
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one, else the CPU. A GPU that is not there is refused with the reason."""
+    """`auto` is the first GPU that can be used, else the CPU; a GPU that lies idle is told. One that is asked for is refused with the reason."""
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if (reason := idle_gpu()) is not None:
+            warnings.warn(f"a GPU lies idle and the CPU computes: {reason}", stacklevel=2)
+        return torch.device("cuda", 0) if why_no_cuda() is None else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -63,14 +73,19 @@ def choose_precision(name: str, device: torch.device, deterministic: bool = Fals
 def why_no_cuda() -> str | None:
     """Why nothing can run on a GPU here, or None when it can."""
     if torch.version.cuda is None:
-        return "torch was installed without CUDA"
+        return "torch was installed without CUDA. Install a torch with CUDA, then cfol_fast again"
     if not torch.cuda.is_available():
         return "torch finds no NVIDIA GPU (no GPU, or no working driver)"
     from cfol_fast import _host
 
     if not _host.with_cuda:
-        return "cfol_fast was built without CUDA; install an nvcc and build it again"
+        return f"cfol_fast was built without CUDA. {REBUILD}"
     return None
+
+
+def idle_gpu() -> str | None:
+    """Why a GPU of this machine cannot be used; None where it can, or where there is none."""
+    return why_no_cuda() if torch.cuda.is_available() or NVIDIA.exists() else None
 
 
 def arithmetic(device: torch.device, compiled: bool = False, deterministic: bool = False) -> dict[str, Any]:

@@ -121,7 +121,9 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
     # good, and a thread that meets the interpreter's end aborts the process.
     import torch.distributed.nn
 
-    gpus = device != "cpu" and torch.cuda.is_available()
+    from cfol_fast.machine import why_no_cuda
+
+    gpus = device != "cpu" and why_no_cuda() is None
     if gpus:
         if local_rank() >= (found := torch.cuda.device_count()):
             raise InputError(

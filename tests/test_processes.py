@@ -111,7 +111,7 @@ def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.Monke
         "MASTER_PORT": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("cfol_fast.machine.why_no_cuda", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with (
         pytest.raises(

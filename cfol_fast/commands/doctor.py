@@ -97,6 +97,7 @@ def _native() -> dict[str, Any]:
     """Whether the compiled ops load and compute, and what they were built with."""
     try:
         from cfol_fast import _host, ops
+        from cfol_fast.machine import REBUILD
 
         x = ops.pgd_start(_image(), 0.1, ops.new_rng(0))
         works = bool((x - _image()).abs().max() <= 0.1 + 1e-6)
@@ -112,8 +113,7 @@ def _native() -> dict[str, Any]:
         return {**built, "cuda_compiler": _host.cuda_compiler, "cuda_architectures": _host.cuda_architectures}
     return {
         **built,
-        "remedy": "CUDA kernels need an nvcc when building: pip install nvidia-cuda-nvcc, then "
-        "pip install --no-build-isolation --force-reinstall .",
+        "remedy": REBUILD,
     }
 
 
@@ -181,7 +181,8 @@ def describe(findings: dict[str, Any]) -> str:
         lines.append(line(False, native["trouble"], native["remedy"]))
     lines += ["", "this machine"]
     gpus = ", ".join(cuda["gpus"])
-    lines.append(line(cuda["works"], f"GPU: {gpus}" if cuda["works"] else f"no GPU: {cuda['trouble']}"))
+    idle = f"GPU lies idle: {gpus}" if gpus else "no GPU"
+    lines.append(line(cuda["works"], f"GPU: {gpus}" if cuda["works"] else f"{idle}: {cuda['trouble']}"))
     lines.append(
         line(True, f"CPU: {cpu['cores']} cores, {cpu['threads']} threads in use, {cpu['instructions']}")
     )

