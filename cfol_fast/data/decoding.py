@@ -99,11 +99,19 @@ class WhitePoint:
         self.value: float | None = None
         self.notes: list[str] = []
         self._lock = threading.Lock()
+        self._doubt: InputError | None = None
 
     def __call__(self) -> float:
         with self._lock:
+            if self._doubt is not None:
+                # The other images that were being decoded ask too.
+                raise self._doubt
             if self.value is None:
-                self.value = self._found()
+                try:
+                    self.value = self._found()
+                except InputError as error:
+                    self._doubt = error
+                    raise
             return self.value
 
     def _found(self) -> float:
@@ -413,7 +421,7 @@ def _decode_into(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
-                f"{folder}: the disk is full, the decoded images do not fit: nothing was left there"
+                f"{folder}: the disk is full, the decoded images do not fit: nothing was left there. Keep them on another with data.cache=FOLDER."
             ) from error
         raise
     contents |= {"format": FORMAT, "fingerprint": fingerprint}

@@ -296,5 +296,16 @@ def test_a_data_set_without_image_files_has_no_white_point():
         data.load("fashion-mini", white=255)
 
 
+def test_a_doubt_is_found_once_however_many_images_there_are(root, monkeypatch):
+    for i in range(20):
+        put(root, deep_files.png(np.full((8, 8, 1), 3000, np.uint16)), f"z{i}.png")
+    asked = []
+    decided = white_point.decided
+    monkeypatch.setattr(white_point, "decided", lambda *rest: asked.append(0) or decided(*rest))
+    with pytest.raises(InputError, match="is 3000"):
+        load(root, cache="off")
+    assert len(asked) == 1
+
+
 def test_tops_of_nothing_are_black():
     assert white_point.decided(white_point.Levels([0.0]), "here") == 65535
