@@ -17,7 +17,7 @@ from cfol_fast import data, evaluate
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.parts import build
 
 STEPS = 20
 
@@ -28,10 +28,11 @@ def trained(steps: int) -> nn.Module:
     config.data.name, config.data.holdout = "fashion-mini", "none"
     config.optimizer.lr, config.optimizer.schedule = 0.05, "constant"
     config = complete(config)
-    trainer = Trainer(config, load_images(config))
-    for batch in trainer.batches.feed(steps):
-        trainer.step(batch)
-    return trainer.model.eval()
+    trainer = build(config, load_images(config))
+    batches = trainer.state.batches.feed(steps)
+    for _ in range(steps):
+        trainer.take_step(batches)
+    return trainer.step.model.eval()
 
 
 def radius_of_half(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rounds: int) -> float:

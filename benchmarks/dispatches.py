@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.rows import Row, at_most, main
 from benchmarks.steps import OurStep, Problem, UsualStep
 from cfol_fast.attacks import cudnn
-from cfol_fast.training.capture import WARM_UP, StepGraph
+from cfol_fast.training.capture import WARM_UP, CapturedStep
 
 # Launches of the native ops that have more than one (csrc/cuda): most advance a random state by a kernel of its own.
 LAUNCHES = {
@@ -97,13 +97,13 @@ def with_graph(step: OurStep) -> tuple[int, int]:
         "device": lambda device: nullcontext(),
     }
     with mock.patch.multiple(torch.cuda, **cuda):
-        graph = step.trainer.graph = StepGraph(step.trainer)
-        steps = step.trainer.take_steps(WARM_UP + 2)
+        trainer = step.trainer
+        graph = trainer.state.captured = CapturedStep(trainer.step, trainer.state.batches)
         for _ in range(WARM_UP + 1):
-            next(steps)
+            step()
         before = graph._graph.replays
         with Counted(launches=True) as counted:
-            next(steps)
+            step()
         return graph._graph.replays - before, sum(counted.kernels.values())
 
 

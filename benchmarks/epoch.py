@@ -24,7 +24,7 @@ from cfol_fast import data, models
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.parts import build
 
 EPS, BATCH = 0.1, 128
 
@@ -35,11 +35,12 @@ def trainer_epoch(steps: int | None) -> Callable[[], None]:
     config.data.name, config.data.holdout = "fashion-mini", "none"
     config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
     config = complete(config)
-    trainer = Trainer(config, load_images(config))
+    trainer = build(config, load_images(config))
 
     def epoch() -> None:
-        for batch in trainer.batches.feed(trainer.steps_per_epoch):
-            trainer.step(batch)
+        batches = trainer.state.batches.feed(trainer.length.steps_per_epoch)
+        for _ in range(trainer.length.steps_per_epoch):
+            trainer.take_step(batches)
 
     return epoch
 

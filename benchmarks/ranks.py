@@ -115,7 +115,7 @@ def bandit(step: OurStep) -> tuple[int, float]:
 
 def gradients(step: OurStep) -> tuple[int, float]:
     """(bytes, seconds) of what DistributedDataParallel sends in a step: all gradients, once."""
-    whole = torch.cat([p.detach().flatten() for p in step.trainer.model.parameters()])
+    whole = torch.cat([p.detach().flatten() for p in step.trainer.step.model.parameters()])
     dist.barrier()
     began = time.perf_counter()
     dist.all_reduce(whole)

@@ -38,12 +38,12 @@ os._exit(0)
 TRAIN = """
 import os, sys
 from cfol_fast.commands.main import main
-from cfol_fast.training.trainer import Trainer
-step = Trainer.step
-def first(self, *given):
-    step(self, *given)
+from cfol_fast.training.step import Step
+step = Step.__call__
+def first(self, batches):
+    step(self, batches)
     os._exit(0)
-Trainer.step = first
+Step.__call__ = first
 main(["train", "cfol", "--dataset=fashion-mini", "--device=cpu", "--quiet", "--out=" + sys.argv[1]])
 os._exit(1)
 """

@@ -17,7 +17,7 @@ from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import RunImages
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.parts import build
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -104,15 +104,15 @@ class OurStep:
         spec = ModelSpec(
             problem.network, problem.classes, problem.side, channels, MEAN[:channels], STD[:channels]
         )
-        images = RunImages(made.classes, source, made.labels, None, "none", source, spec)
+        images = RunImages(made.classes, source, made.labels, None, "none", source, spec, "paper")
         config = complete(config)
         # The meta device is for counting ops alone: no command takes it.
         config.device = problem.device
-        self.trainer = Trainer(config, images)
-        self.batches = self.trainer.batches.feed(10**9)
+        self.trainer = build(config, images)
+        self.batches = self.trainer.state.batches.feed(10**9)
 
     def __call__(self) -> None:
-        self.trainer.step(next(self.batches))
+        self.trainer.take_step(self.batches)
 
 
 def bare_passes(problem: Problem, momentum: bool = False) -> Callable[[], None]:
@@ -206,7 +206,7 @@ def flip_and_crop(x: Tensor, pad: int = 4) -> Tensor:
 
 def bandit_only(step: OurStep, batch: int) -> Callable[[], None]:
     """The sampler's part of a step: the draw and the feedback."""
-    sampler, labels = step.trainer.sampler, step.trainer.images.train.labels
+    sampler, labels = step.trainer.step.sampler, step.trainer.images.train.labels
     wrong = (torch.arange(batch, device=labels.device) % 2).float()
     y = labels[:batch]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cfol_fast import objectives, policies, sampling
 from cfol_fast.errors import InputError
+from cfol_fast.ranks import Ranks
 from cfol_fast.sampling import IndexSampler
 from cfol_fast.user_input import did_you_mean, parse_parameter
 
@@ -79,14 +80,23 @@ class Method:
         device: torch.device | str | None = None,
         previous: Sequence[float] | Tensor | None = None,
         draws: int | None = None,
+        ranks: Ranks | None = None,
     ) -> IndexSampler:
-        """labels: (N,) int64. previous: the robust class accuracies of stage 1, for stage 2. draws: of the run, for eta="auto"."""
+        """labels: (N,) int64. previous: the robust class accuracies of stage 1, for stage 2. draws: of the run, for eta="auto".
+
+        ranks: this process's place among those of the run.
+        """
         accuracies = None if previous is None else torch.as_tensor(previous, dtype=torch.float64)
         full = {"draws": draws, **self.params(params)}
-        return self.draw(SamplerInputs(labels, num_classes, seed, device, accuracies), full)
+        made = self.draw(SamplerInputs(labels, num_classes, seed, device, accuracies), full)
+        if ranks is not None:
+            made.join(ranks)
+        return made
 
-    def objective(self, params: Params | None, num_classes: int) -> objectives.Objective:
-        return self.minimise(self.params(params), num_classes)
+    def objective(
+        self, params: Params | None, num_classes: int, label_smoothing: float = 0.0
+    ) -> objectives.Objective:
+        return self.minimise(self.params(params), num_classes).with_label_smoothing(label_smoothing)
 
     def class_policy(
         self,
@@ -94,9 +104,14 @@ class Method:
         num_classes: int,
         epochs: int,
         device: torch.device | str | None = None,
+        ranks: Ranks | None = None,
+        in_shards: bool = False,
     ) -> policies.ClassPolicy:
         full = self.params(params)
-        return self.policy(num_classes, epochs, device, **{name: full[name] for name in self.policy.options})
+        made = self.policy(num_classes, epochs, device, **{name: full[name] for name in self.policy.options})
+        if ranks is not None:
+            made.join(ranks, in_shards)
+        return made
 
 
 def register(method: Method) -> Method:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.capture import WARM_UP
 from cfol_fast.training.images import load_images
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.parts import build
 
 STEPS = 20
 # So many times as fast as eager steps, a graph is worth the memory that it holds.
@@ -63,15 +64,18 @@ def _take_steps(config: TrainConfig) -> tuple[dict[str, torch.Tensor], float]:
     """The state after the steps, by name, and the seconds of one of those behind the warm-up."""
     from cfol_fast.progress import Stopwatch
 
-    trainer = Trainer(config, load_images(config))
-    clock, timed = Stopwatch(), trainer.steps - WARM_UP - 1
-    for _ in trainer.take_steps(trainer.steps):
-        if trainer.position.step == WARM_UP + 1:
-            _settle(trainer.device)
-            clock.lap()
-    _settle(trainer.device)
-    seconds = clock.lap() / max(1, timed)
-    state = trainer.state_dict()
+    trainer = build(config, load_images(config))
+    steps, device = trainer.length.steps, trainer.step.device
+    clock = Stopwatch()
+    with closing(trainer.state.batches.feed(steps)) as batches:
+        for _ in range(steps):
+            trainer.take_step(batches)
+            if trainer.position.step == WARM_UP + 1:
+                _settle(device)
+                clock.lap()
+    _settle(device)
+    seconds = clock.lap() / max(1, steps - WARM_UP - 1)
+    state = trainer.state.state_dict()
     found = dict(_tensors({name: state[name] for name in ("model", "sampler", "attack", "source", "step")}))
     return {name: tensor.cpu() for name, tensor in found.items()}, seconds
 

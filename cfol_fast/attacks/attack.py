@@ -27,18 +27,17 @@ class Attack(ABC):
 
     steps_unless_told: how many steps the attack takes in training where nobody says another number.
     single_step: it always takes one step, of a size of its own unless told.
-    trusts_images: nobody looks whether the images are in [0, 1] and the labels classes of the model; the trainer vouches for those of its own sources.
+    trusts_images: images and labels are not checked; the trainer vouches for those of its own sources.
     slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The noise belongs to the slot.
     """
 
     kind: str
     steps_unless_told = 7
     single_step = False
-    trusts_images = False
     slots: tuple[int, int] | None = None
 
-    def __init__(self, model: nn.Module, seed: int = 0) -> None:
-        self.model, self.seed = model, seed
+    def __init__(self, model: nn.Module, seed: int = 0, trusts_images: bool = False) -> None:
+        self.model, self.seed, self.trusts_images = model, seed, trusts_images
         first = next(model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         self.rng, self.fault = ops.new_rng(seed, device), ops.new_fault(device)

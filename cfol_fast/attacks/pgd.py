@@ -50,8 +50,9 @@ class PGD(Attack):
         fast: bool = True,
         dtype: torch.dtype | None = None,
         start_radius: Radius | None = None,
+        trusts_images: bool = False,
     ) -> None:
-        super().__init__(model, seed)
+        super().__init__(model, seed, trusts_images)
         if norm not in NORMS:
             raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         check_radius(eps, "eps", norm)

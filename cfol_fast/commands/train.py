@@ -209,7 +209,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["tensorboard", "wandb"],
         help="hand the rows of metrics.jsonl to TensorBoard (RUN/tensorboard) or Weights & Biases too (repeatable)",
     )
-    parser.add_argument("--tensorboard", action="store_true", help="the same as --log tensorboard")
     parser.add_argument(
         "--export", metavar="FILE", help="when done, the same as cfol-fast export RUN --out FILE"
     )
@@ -277,7 +276,6 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         changed_data=args.changed_data,
         quiet=args.quiet,
         log=args.log,
-        tensorboard=args.tensorboard,
         patience=args.patience,
     )
     if not ranks.is_first:

@@ -10,9 +10,10 @@ shards has the terms shard by shard, and one risk.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,12 @@ class Objective:
     factors: ClassVar[frozenset[str]] = frozenset({"weight"})
     separable: ClassVar[bool] = False
     label_smoothing: float = 0.0
+
+    def with_label_smoothing(self, smoothing: float) -> Self:
+        """The same objective, with every cross-entropy smoothed."""
+        smoothed = copy.copy(self)
+        smoothed.label_smoothing = smoothing
+        return smoothed
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Of each example: (B,)."""

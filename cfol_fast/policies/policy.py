@@ -69,8 +69,8 @@ class ClassPolicy(ABC):
 
     step_follows: whether the attack's step is scaled with the radius. judges_the_start: whether it acts before the first epoch too, in a
     run that starts from trained weights. acted: how often the factors were changed.
-    ranks: set by the trainer. sums: those of the memory that each rank adds up over its own images; every rank calls `epoch_end` and
-    `state_dict`, where they are added up over the ranks. in_shards: whether a batch comes in several parts.
+    sums: those of the memory that each rank adds up over its own images; every rank calls `epoch_end` and
+    `state_dict`, where they are added up over the ranks.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -86,6 +86,10 @@ class ClassPolicy(ABC):
         self.num_classes, self.epochs = num_classes, epochs
         self.view = ClassView(**{name: torch.ones(num_classes, device=device) for name in self.factors})
         self.acted = 0
+
+    def join(self, ranks: Ranks, in_shards: bool) -> None:
+        """Before the first step: takes its place among the processes of a run. in_shards: whether a batch comes in several parts."""
+        self.ranks, self.in_shards = ranks, in_shards
 
     def radii(self, y: Tensor, eps: float | Tensor, step: float | Tensor | None) -> dict[str, Any]:
         """The radius and step of each example, as an attack takes them; nothing where the policy leaves the radius alone."""

@@ -185,10 +185,8 @@ def _is_count(value: Any) -> bool:
 class CheckpointStore:
     """The checkpoints of one run folder. writes: False where another rank writes them."""
 
-    writes = True
-
-    def __init__(self, run: Path) -> None:
-        self.folder = run / FOLDER
+    def __init__(self, run: Path, writes: bool = True) -> None:
+        self.folder, self.writes = run / FOLDER, writes
         self.last_is_damaged = False
 
     def path(self, name: str) -> Path:

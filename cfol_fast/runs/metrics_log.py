@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,14 @@ ROW_SHAPE = {
 
 
 class MetricsLog:
-    """Rows go to the file and to the listeners (progress display, TensorBoard).
+    """The file that gets the rows.
 
     `size` is stored in the checkpoint. Rows written after the checkpoint are cut off when a run continues from it:
     the continued run writes them again, the same. writes: False where another rank writes them.
     """
 
-    writes = True
-
-    def __init__(self, run: Path, listeners: tuple[Callable[[Row], None], ...] = ()) -> None:
-        self.path = run / FILE
-        self.listeners = listeners
+    def __init__(self, run: Path, writes: bool = True) -> None:
+        self.path, self.writes = run / FILE, writes
 
     def append(self, row: Row) -> None:
         if not self.writes:
@@ -53,8 +49,6 @@ class MetricsLog:
             file.flush()
             # A checkpoint that counts on this row must not reach the disk before it.
             os.fsync(file.fileno())
-        for listener in self.listeners:
-            listener(row)
 
     @property
     def size(self) -> int:

@@ -77,6 +77,10 @@ class IndexSampler(Sampler[int], ABC):
         self.unsaid: str | None = None
         self._untold_is_said = False
 
+    def join(self, ranks: Ranks) -> None:
+        """Before the first draw: takes its place among the processes that train together."""
+        self.ranks = ranks
+
     @property
     def updates(self) -> int:
         """How often it was told what was wrong, or given a state."""

@@ -31,13 +31,14 @@ def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tenso
     return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
 
 
-def training_attack(model: nn.Module, config: TrainConfig) -> attacks.Attack:
+def training_attack(model: nn.Module, config: TrainConfig, trusts_images: bool = False) -> attacks.Attack:
     """The attack of the training step, with its own random state."""
     chosen = config.attack
     if chosen.kind == "none":
-        return attacks.create("none", model)
+        return attacks.create("none", model, trusts_images=trusts_images)
     params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
     params |= {"step": chosen.step, "random_start": chosen.random_start}
+    params |= {"trusts_images": trusts_images}
     params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
     if not attacks.KINDS[str(chosen.kind)].single_step:
         params["steps"] = chosen.steps

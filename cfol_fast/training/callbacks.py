@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from torch import nn
 
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
+from cfol_fast.progress import Progress
 from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.metrics_log import Row, read_rows
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.runs.metrics_log import Row
 
 
 @dataclass(frozen=True)
@@ -64,61 +64,37 @@ class Callback:
         """The last call: after the end, and also when the run stops, fails, or the callback failed."""
 
 
-class Listener(Callback):
-    """A function that is called with every row."""
-
-    def __init__(self, hear: Callable[[Row], None]) -> None:
-        self.hear = hear
-
-    def on_row(self, row: Row) -> None:
-        self.hear(row)
-
-
 class Callbacks:
     """The callbacks of one run, called in their order; as a context it closes them."""
 
-    def __init__(self, trainer: Trainer, callbacks: Iterable[Callback]) -> None:
-        self.trainer, self._called = trainer, list(callbacks)
-        self._devices = [trainer.device] if trainer.device.type == "cuda" else []
+    def __init__(self, callbacks: Iterable[Callback], device: torch.device, progress: Progress) -> None:
+        self._called, self.progress = list(callbacks), progress
+        self._devices = [device] if device.type == "cuda" else []
 
     def __enter__(self) -> Callbacks:
         return self
 
-    def start(self) -> None:
-        if not self._called:
-            return
-        trainer = self.trainer
-        step = trainer.position.step
-        run = RunInfo(
-            trainer.folder,
-            trainer.config,
-            trainer.images.classes,
-            trainer.model,
-            step,
-            trainer.steps,
-            read_rows(trainer.folder) if step else [],
-        )
-        self._tell("on_start", run)
-        trainer.log.listeners = (self.row,)
-
     def __exit__(self, *_: object) -> None:
-        self._tell("on_close")
+        self._call("on_close")
 
-    def step(self) -> None:
-        listening = [one for one in self._called if type(one).on_step is not Callback.on_step]
-        if listening:
-            self._tell("on_step", self.trainer.position.step, to=listening)
+    def start(self, run: RunInfo) -> None:
+        self._call("on_start", run)
 
-    def row(self, row: Row) -> None:
-        self._tell("on_row", row)
+    def step(self, step: int) -> None:
+        called = [one for one in self._called if type(one).on_step is not Callback.on_step]
+        if called:
+            self._call("on_step", step, to=called)
+
+    def row(self, row: Row, model: nn.Module) -> None:
+        self._call("on_row", row)
         if row["kind"] == "validation" and self._called:
-            with evaluation_mode(self.trainer.model), torch.no_grad():
-                self._tell("on_validation", row, self.trainer.model)
+            with evaluation_mode(model), torch.no_grad():
+                self._call("on_validation", row, model)
 
     def end(self, result: dict[str, Any]) -> None:
-        self._tell("on_end", result)
+        self._call("on_end", result)
 
-    def _tell(self, event: str, *what: Any, to: list[Callback] | None = None) -> None:
+    def _call(self, event: str, *what: Any, to: list[Callback] | None = None) -> None:
         for callback in list(self._called if to is None else to):
             try:
                 # What it draws must not change the dropout of the next step.
@@ -135,14 +111,13 @@ class Callbacks:
         self._called.remove(callback)
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = (
-            f"{type(callback).__name__}.{event} failed: {type(error).__name__}: {one_line(error)} ({place.filename}:{place.lineno}); "
-            "it is not called again, and the run goes on"
+            f"{type(callback).__name__}.{event} failed: {type(error).__name__}: {one_line(error)} "
+            f"({place.filename}:{place.lineno}); it is not called again, and the run goes on"
         )
-        progress = self.trainer.progress
-        if progress.quiet:
+        if self.progress.quiet:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         else:
-            progress.say(f"warning: {message}")
+            self.progress.say(f"warning: {message}")
         with suppress(Exception):
             callback.on_close()
 
@@ -153,7 +128,8 @@ def checked(callbacks: Iterable[Callback]) -> list[Callback]:
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeError(
-                f"a callback must be a cfol_fast.training.Callback, got {type(callback).__name__}; a function of a row goes into listeners"
+                f"a callback must be a cfol_fast.training.Callback, got {type(callback).__name__}: "
+                "put a function of a row into a subclass as on_row"
             )
     return callbacks
 

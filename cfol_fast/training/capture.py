@@ -7,8 +7,8 @@ ensemble.
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -16,9 +16,8 @@ from cfol_fast.attacks.fingerprint import Named, fingerprint, named
 from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs.config import TrainConfig
-
-if TYPE_CHECKING:
-    from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.step import Step
 
 # Steps that are taken without the graph first: they allocate what stays, and let cuDNN choose its algorithms.
 WARM_UP = 3
@@ -40,18 +39,18 @@ def why_no_graph(config: TrainConfig) -> str | None:
     return None
 
 
-class StepGraph:
-    """Takes the steps of a trainer: a few without the graph, then by replaying it.
+class CapturedStep:
+    """Takes the steps of a run: a few without the graph, then by replaying it.
 
-    A graph holds the addresses of what it was recorded with, and what the model's Python code decided. So it is recorded after the trainer
-    has been restored, and again when the shape of a batch or the model's fingerprint changes. In the steps before a capture the fast network
-    of the attack is proven; a recording holds no proof.
+    A graph holds the addresses of what it was recorded with, and what the model's Python code decided. So it is recorded after the
+    trainer has been restored, and again when the shape of a batch or the model's fingerprint changes. In the steps before a capture the
+    fast network of the attack is proven; a recording holds no proof.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        with torch.cuda.device(trainer.device):
-            self._stream = torch.cuda.Stream(trainer.device)
+    def __init__(self, step: Step, batches: Batches) -> None:
+        self.step, self.batches, self.device = step, batches, step.device
+        with torch.cuda.device(self.device):
+            self._stream = torch.cuda.Stream(self.device)
         self.forget()
 
     def forget(self) -> None:
@@ -62,46 +61,42 @@ class StepGraph:
         self._functions = Named()
         self._warm_up = WARM_UP
 
-    def __call__(self) -> None:
-        """One step on the device: draw, gather, attack, objective, optimiser, feedback."""
-        with torch.cuda.device(self.trainer.device):
-            if self._shape != self.trainer.batches.shape or (self._graph and self._state != self._now()):
+    def __call__(self, batches: Iterator[TrainingBatch]) -> None:
+        """One step on the device. A replay draws too: nothing is taken from the iterator then."""
+        with torch.cuda.device(self.device):
+            if self._shape != self.batches.shape or (self._graph and self._state != self._now()):
                 self.forget()
-                self._shape = self.trainer.batches.shape
+                self._shape = self.batches.shape
             if self._warm_up > 0:
                 self._warm_up -= 1
-                self._take_eagerly()
+                self._take_eagerly(batches)
                 return
             if self._graph is None:
-                self._graph = self._captured()
-                self._functions = named(self.trainer.model)
+                self._graph = self._captured(batches)
+                self._functions = named(self.step.model)
                 self._state = self._now()
             self._graph.replay()
 
     def _now(self) -> Any:
         """What a recording holds for good of the model's Python state."""
-        return fingerprint(self.trainer.model, self._functions)
+        return fingerprint(self.step.model, self._functions)
 
-    def _take_eagerly(self) -> None:
+    def _take_eagerly(self, batches: Iterator[TrainingBatch]) -> None:
         """On the stream of the capture, as torch asks for: autograd remembers the stream a parameter was first used on."""
-        now = torch.cuda.current_stream(self.trainer.device)
+        now = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):
-            self._draw_and_compute()
+            self.step(batches)
         now.wait_stream(self._stream)
 
-    def _captured(self) -> Any:
+    def _captured(self, batches: Iterator[TrainingBatch]) -> Any:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads (a logger, a data set's reader) may use the GPU meanwhile.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"), paused():
-                self._draw_and_compute()
+                self.step(batches)
         except RuntimeError as error:
             raise InputError(
                 f"the training step could not be captured ({one_line(error)}); use --graph off"
             ) from error
         return graph
-
-    def _draw_and_compute(self) -> None:
-        with closing(self.trainer.batches.feed(1)) as batches:
-            self.trainer.compute(next(batches))

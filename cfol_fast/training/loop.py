@@ -1,16 +1,14 @@
-"""The training loop: draw, feed, attack, objective, step, update; at each epoch's end log, validate, keep the best, save.
+"""One run from its configuration to its result: its folder, its stages, its processes, its logs.
 
-A run is a function of its configuration. Whatever it needs to continue is in its checkpoint, so a run that was killed at any
-moment and is resumed ends with the same weights and the same metrics (on the CPU, with the same thread count).
+The training loop is `Trainer.fit`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,18 @@ from cfol_fast import methods, processes
 from cfol_fast.data import content
 from cfol_fast.errors import InputError
 from cfol_fast.machine import computing
-from cfol_fast.progress import Progress, Stopwatch
+from cfol_fast.progress import Progress
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete, without_effect
-from cfol_fast.runs.metrics_log import Row, read_rows
+from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
-from cfol_fast.training import validation
-from cfol_fast.training.callbacks import Callback, Callbacks, Listener, checked
+from cfol_fast.training.callbacks import Callback, RunInfo, checked
+from cfol_fast.training.final_test import final_test, robust_class_accuracies
 from cfol_fast.training.images import RunImages, load_images
+from cfol_fast.training.parts import build
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.starting import RunStart
 from cfol_fast.training.tensorboard import TensorBoardLog
@@ -50,54 +48,6 @@ class Run:
     result: dict[str, Any]
 
 
-def run_epochs(
-    trainer: Trainer, after_first_step: Callable[[], None] | None = None, callbacks: Callbacks | None = None
-) -> None:
-    """Trains from where the trainer is to the end of its last epoch. The step itself is `Trainer.step`."""
-    position, epochs, progress = trainer.position, trainer.epochs, trainer.progress
-    trainer.agree_on_choices()
-    clock = Stopwatch()
-    progress.begin(position.step, trainer.steps, epochs, trainer.config.batch_size)
-    if position.step == 0 and trainer.init is not None and trainer.policy.judges_the_start:
-        trainer.policy.epoch_end(validation.facts_at_the_start(trainer))
-    with closing(trainer.take_steps(trainer.steps - position.step)) as steps:
-        while position.epoch < epochs:
-            for _ in islice(steps, trainer.steps_left_in_epoch):
-                trainer.spend(clock.lap())
-                if after_first_step is not None:
-                    after_first_step()
-                    after_first_step = None
-                trainer.agree()
-                progress.step(position.step, position.epoch, trainer.reading)
-                if callbacks is not None:
-                    callbacks.step()
-                with trainer.saving_when_stopped():
-                    trainer.leave_if_agreed()
-                trainer.save_if_due()
-
-            trainer.check_health()
-            trainer.sampler.check_ranks()
-            if not trainer.ranks.from_first(trainer.store.path(LAST).exists):
-                # Rows without a checkpoint mean that a checkpoint was lost.
-                trainer.save()
-            with trainer.saving_when_stopped():
-                rows = [trainer.training_row()]
-                if trainer.validation_is_due:
-                    rows.append(validation.validate(trainer))
-                validation.average_weights(trainer, *rows[1:])
-                if len(rows) > 1:
-                    trainer.keep_best(rows[1])
-                facts = validation.epoch_facts(trainer, *rows)
-            if warning := validation.collapse_warning(trainer, *rows):
-                progress.say(warning)
-            for row in rows:
-                trainer.log.append(row)
-            progress.row(rows[0], epochs, trainer.images.classes, rows[1] if len(rows) > 1 else None)
-            position.seconds += clock.lap()
-            trainer.end_epoch(facts)
-            trainer.save()
-
-
 def train(
     config: TrainConfig,
     *,
@@ -108,8 +58,6 @@ def train(
     quiet: bool = False,
     callbacks: Iterable[Callback] = (),
     log: Iterable[str] = (),
-    tensorboard: bool = False,
-    listeners: Iterable[Callable[[Row], None]] = (),
     patience: float = processes.PATIENCE,
 ) -> Run:
     """Trains as `config` says, tests the kept checkpoints, and returns the run.
@@ -117,16 +65,11 @@ def train(
     resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if no run is there.
     overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
     changed_data: resume although the data changed, which result.json then says.
-    callbacks: told of the run's start, steps, rows and end. listeners: functions that are called with every row of metrics.jsonl.
-    log: names of `LOGS`, which get the rows too; tensorboard=True is the same as its name there.
+    callbacks: called at the run's start, steps, rows and end. log: names of `LOGS`, which are callbacks too.
     Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits
     for another before it takes it for lost.
     """
-    told = [
-        *checked(callbacks),
-        *map(Listener, listeners),
-        *logs([*log, "tensorboard"] if tensorboard else log),
-    ]
+    called = [*checked(callbacks), *logs(log)]
     with processes.joined(config.device, patience) as ranks:
         return _train(
             config,
@@ -134,7 +77,7 @@ def train(
             overwrite,
             (force, changed_data),
             quiet or not ranks.is_first,
-            told if ranks.is_first else [],
+            called if ranks.is_first else [],
             ranks,
         )
 
@@ -145,7 +88,7 @@ def _train(
     overwrite: bool,
     accepted: tuple[bool, bool],
     quiet: bool,
-    told: list[Callback],
+    callbacks: list[Callback],
     ranks: Ranks,
 ) -> Run:
     config = settled(config, resume, ranks)
@@ -166,13 +109,20 @@ def _train(
             if finished is not None:
                 progress.say(f"{stage_folder} is finished already")
                 return finished
-            trainer = Trainer(
-                config, images_on(ranks, config, not quiet), stage_folder, previous, progress, stop
+            trainer = build(
+                config,
+                images_on(ranks, config, not quiet),
+                stage_folder,
+                previous,
+                progress,
+                stop,
+                # Callbacks are those of the run itself, not of the stages before it.
+                callbacks if stage_folder == folder else (),
+                start.check_folder,
             )
             try:
-                after_first_step = start.enter(trainer, *accepted, stage_before)
-                # What the caller asked to be told of is the run itself, not the stages before it.
-                return to_result(trainer, after_first_step, told if stage_folder == folder else ())
+                after_first_step = start.enter(trainer.state, *accepted, stage_before)
+                return to_result(trainer, after_first_step)
             finally:
                 trainer.leave_group()
 
@@ -182,9 +132,7 @@ def _train(
                 stage_folder = folder / f"stage-{stage}"
                 progress.say(f"stage {stage} of {stages}: {stage_folder}")
                 result = result_of(stage_folder, accuracies, result)
-                accuracies = ranks.from_first(
-                    partial(validation.robust_class_accuracies, stage_folder, result)
-                )
+                accuracies = ranks.from_first(partial(robust_class_accuracies, stage_folder, result))
             return Run(folder, result_of(folder, accuracies, result))
 
 
@@ -226,30 +174,45 @@ def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunI
     for rank, theirs in enumerate(others, start=1):
         if first is not None and theirs is not None and (different := content.differences(first, theirs)):
             raise InputError(
-                f"the data of process {rank} are not those of process 0 ({content.in_words(different, first, theirs)})"
+                f"the data of process {rank} are not those of process 0 "
+                f"({content.in_words(different, first, theirs)})"
             )
     return images
 
 
-def to_result(
-    trainer: Trainer, after_first_step: Callable[[], None] | None = None, callbacks: Iterable[Callback] = ()
-) -> dict[str, Any]:
+def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = None) -> dict[str, Any]:
     """Trains and tests, from where the trainer is to the result."""
-    with Callbacks(trainer, callbacks) as told:
-        told.start()
-        if trainer.position.step == 0:
+    state, progress = trainer.state, trainer.progress
+    sampler, policy, average = state.step.sampler, state.step.policy, state.average
+    with trainer.callbacks as callbacks:
+        callbacks.start(run_info(trainer))
+        if state.position.step == 0:
             ignored = without_effect(trainer.config)
-            for line in [*ignored, *trainer.images.notes, *trainer.sampler.outlook(trainer.draws)]:
-                trainer.progress.say(line)
-        run_epochs(trainer, after_first_step, told)
-        distributions = [row["p"] for row in read_rows(trainer.folder) if row.get("p")]
-        average = [] if trainer.average is None else trainer.average.review()
-        for line in [*trainer.sampler.review(distributions), *trainer.policy.review(), *average]:
-            trainer.progress.say(line)
+            for line in [*ignored, *trainer.images.notes, *sampler.outlook(trainer.length.draws)]:
+                progress.say(line)
+        trainer.fit(after_first_step)
+        distributions = [row["p"] for row in read_rows(state.folder) if row.get("p")]
+        averaged = [] if average is None else average.review()
+        for line in [*sampler.review(distributions), *policy.review(), *averaged]:
+            progress.say(line)
         with trainer.saving_when_stopped():
-            result = validation.final_test(trainer)
-        told.end(result)
+            result = final_test(state, trainer.evaluations)
+        callbacks.end(result)
     return result
+
+
+def run_info(trainer: Trainer) -> RunInfo:
+    state = trainer.state
+    step = state.position.step
+    return RunInfo(
+        state.folder,
+        trainer.config,
+        trainer.images.classes,
+        state.step.model,
+        step,
+        trainer.length.steps,
+        read_rows(state.folder) if step else [],
+    )
 
 
 def logs(names: Iterable[str]) -> list[Callback]:

@@ -28,8 +28,8 @@ from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 from cfol_fast.runs.records import read_finished
 from cfol_fast.runs.run_lock import RunLock
+from cfol_fast.training.evaluations import figures, in_order
 from cfol_fast.training.images import load_images
-from cfol_fast.training.validation import figures, in_order
 
 NAME = "offsets"
 ROUNDS, RATE = 20, 1.0

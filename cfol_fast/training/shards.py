@@ -12,7 +12,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,10 @@ from cfol_fast import objectives
 from cfol_fast.errors import InputError
 from cfol_fast.objectives.objective import Terms
 from cfol_fast.ranks import Ranks
-from cfol_fast.training import step
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.batchnorm import BatchNormStatistics
-
-if TYPE_CHECKING:
-    from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.position import Position
+from cfol_fast.training.step import Step
 
 # A batch with its factors, and the number of its shard.
 Shard = tuple[int, objectives.Batch]
@@ -45,22 +44,33 @@ def check_shards(shards: int, ranks: Ranks) -> None:
         )
 
 
-class ShardedStep:
-    """The step of a trainer whose batch has several shards; this process computes those with the numbers `numbers`."""
+@dataclass(kw_only=True)
+class ShardedStep(Step):
+    """A step whose batch has `shards` parts; this process computes those with the numbers `numbers`.
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer, self.ranks = trainer, trainer.ranks
-        self.shards = trainer.config.shards or 1
+    batch_size: of all ranks together. image_shape: (C, H, W), for a rehearsal of the passes. position: the step at hand and `seed`
+    decide what a shard's dropout draws.
+    """
+
+    ranks: Ranks
+    shards: int
+    batch_size: int
+    image_shape: tuple[int, int, int]
+    position: Position
+    seed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         count = self.shards // self.ranks.size
         self.numbers = range(self.ranks.rank * count, (self.ranks.rank + 1) * count)
-        self.width = trainer.config.batch_size // self.shards
-        if not trainer.objective.takes_shards:
+        self.width = self.batch_size // self.shards
+        if not self.objective.takes_shards:
             raise InputError(
-                f"{type(trainer.objective).__name__} takes whole batches only, got shards={self.shards}: give it `terms` and `risk` "
-                "(cfol_fast.objectives.Objective), or take --shards 1"
+                f"{type(self.objective).__name__} takes whole batches only, got shards={self.shards}: give it "
+                "`terms` and `risk` (cfol_fast.objectives.Objective), or take --shards 1"
             )
-        self.statistics = BatchNormStatistics(trainer.model)
-        self.passes = Passes(trainer, self.statistics)
+        self.statistics = BatchNormStatistics(self.model)
+        self.passes = Passes(self.model, self._terms)
         self.parallel: DistributedDataParallel | None = None
         if self.ranks.size > 1:
             # BatchNorm's buffers are averaged here; DistributedDataParallel would take those of rank 0.
@@ -70,16 +80,14 @@ class ShardedStep:
                 self.parallel = DistributedDataParallel(
                     self.passes,
                     broadcast_buffers=False,
-                    find_unused_parameters=leaves_weights_out(trainer),
+                    find_unused_parameters=self._leaves_weights_out(),
                 )
 
-    def __call__(self, batch: TrainingBatch) -> None:
-        trainer = self.trainer
-        trainer.optimizer.zero_grad(set_to_none=True)
-        shards = self._attacked(batch)
+    def minimise(self, batch: TrainingBatch) -> tuple[list[Tensor], Tensor]:
+        shards = self._attacked_shards(batch)
         self.statistics.begin()
-        if trainer.perturbation is not None:
-            trainer.perturbation.perturb_along(lambda weights: self._gradients(shards, weights))
+        if self.perturbation is not None:
+            self.perturbation.perturb_along(lambda weights: self._gradients(shards, weights))
             self.statistics.begin()
         losses, logits = [], []
         pieces = self._pieces(shards)
@@ -90,33 +98,44 @@ class ShardedStep:
             losses.append(loss)
             logits += found
         self.statistics.average(self.shards, self.ranks)
-        step.update_weights(trainer)
-        self._report(batch, logits, torch.stack(losses).double().sum())
+        if self.perturbation is not None:
+            self.perturbation.restore()
+        return logits, torch.stack(losses).double().sum()
 
     def leave_group(self) -> None:
         """Lets go of the process group. A thread of it that met the interpreter's end would abort the process."""
         self.parallel = None
 
-    def _attacked(self, batch: TrainingBatch) -> list[Shard]:
+    def _attacked_shards(self, batch: TrainingBatch) -> list[Shard]:
         """The shards of this process with their adversarial images; each has the noise of its slots."""
-        trainer, attack = self.trainer, self.trainer.attack
+        attack = self.attack
         start, shards = attack.rng.clone(), []
-        with step.autocast(trainer):
+        with self.autocast():
             for number, x, y in zip(
                 self.numbers, batch.x.split(self.width), batch.y.split(self.width), strict=True
             ):
                 attack.rng.copy_(start)
                 attack.slots = (number * self.width, self.shards * self.width)
                 try:
-                    x_adv = step.attacked(trainer, x, y)
+                    x_adv = self.attacked(x, y)
                 finally:
                     attack.slots = None
-                shards.append((number, step.with_factors(trainer, x, x_adv, y)))
+                shards.append((number, self.with_factors(x, x_adv, y)))
         return shards
+
+    def _terms(self, number: int, batch: objectives.Batch) -> tuple[Terms, Tensor]:
+        """The objective's terms and logits of one shard, which begins with the statistics of the step's start."""
+        self.statistics.restore()
+        # For dropout, which draws from torch's own generators.
+        shard = self.position.step * self.shards + number
+        torch.manual_seed((self.seed * 1_000_003 + shard) % 2**63)
+        found = self.objective.terms(self.forward, batch)
+        self.statistics.add()
+        return found
 
     def _pieces(self, shards: list[Shard]) -> list[list[Shard]]:
         """What one backward pass is for: a shard, or all of them where they must know of each other."""
-        return [[shard] for shard in shards] if self.trainer.objective.separable else [shards]
+        return [[shard] for shard in shards] if self.objective.separable else [shards]
 
     def _summing_later(self) -> AbstractContextManager[Any]:
         """The gradients of all but the last piece stay in this process until then."""
@@ -135,13 +154,13 @@ class ShardedStep:
         self, piece: list[Shard], passes: Callable[[list[Shard]], Any]
     ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
         """(of each shard what to call `backward` on, this process's part of the loss, the logits of each shard)."""
-        with step.autocast(self.trainer):
+        with self.autocast():
             found = passes(piece)
             logits = [each for _, each in found]
-            if not self.trainer.objective.separable:
+            if not self.objective.separable:
                 return *self._shares_of_all([terms for terms, _ in found], piece), logits
             ((_, batch),), ((terms, _),) = piece, found
-            share = self.trainer.objective.risk(terms, batch) / self.shards
+            share = self.objective.risk(terms, batch) / self.shards
         return [share], share.detach(), logits
 
     def _shares_of_all(self, found: list[Terms], piece: list[Shard]) -> tuple[list[Tensor], Tensor]:
@@ -155,7 +174,7 @@ class ShardedStep:
         rows = torch.cat(self.ranks.gather(message), dim=1)
         terms = [row.to(own.dtype).requires_grad_() for row, own in zip(rows, mine, strict=False)]
         of_all = {name: row.to(facts[name].dtype) for name, row in zip(names, rows[len(mine) :], strict=True)}
-        risk = self.trainer.objective.risk(tuple(terms), objectives.Examples(**of_all))
+        risk = self.objective.risk(tuple(terms), objectives.Examples(**of_all))
         gradients = torch.autograd.grad(risk, terms, allow_unused=True, materialize_grads=True)
         parts = [self.ranks.mine(gradient).split(self.width) for gradient in gradients]
         shares = [
@@ -174,59 +193,45 @@ class ShardedStep:
                     sum_of_weight += part
         return [self.ranks.sum(gradient) for gradient in total]
 
-    def _report(self, batch: TrainingBatch, logits: list[Tensor], loss: Tensor) -> None:
-        trainer = self.trainer
-        step.report(trainer, batch.indices, batch.ticket, batch.y, torch.cat(logits), loss, logits)
+    def _leaves_weights_out(self) -> bool:
+        """Whether a pass in training may leave a weight without a gradient: an auxiliary head, LayerDrop.
 
+        DistributedDataParallel waits for the gradients of all weights, unless it is told to look for those that will not come; and it
+        complains when it looks for nothing. So the pass is rehearsed on a few images and on copies of the buffers. Every rank does:
+        SyncBatchNorm asks all.
+        """
+        device, model = self.device, self.model
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        left_out = False
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+            torch.manual_seed(self.seed)
+            images = torch.rand(2, *self.image_shape).to(device)
+            batch = self.with_factors(images, images, torch.zeros(2, dtype=torch.int64, device=device))
 
-def leaves_weights_out(trainer: Trainer) -> bool:
-    """Whether a pass in training may leave a weight without a gradient: an auxiliary head, LayerDrop.
+            def on_copies(x: Tensor) -> Tensor:
+                buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+                logits: Tensor = torch.func.functional_call(model, buffers, (x,))
+                return logits
 
-    DistributedDataParallel waits for the gradients of all weights, unless it is told to look for those that will not come; and it complains
-    when it looks for nothing. So the pass is rehearsed on a few images and on copies of the buffers. Every rank does: SyncBatchNorm asks all.
-    """
-    spec, device, model = trainer.images.spec, trainer.device, trainer.model
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    left_out = False
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
-        torch.manual_seed(trainer.config.seed)
-        images = torch.rand(2, spec.in_channels, spec.image_size, spec.image_size).to(device)
-        batch = step.with_factors(trainer, images, images, torch.zeros(2, dtype=torch.int64, device=device))
-
-        def on_copies(x: Tensor) -> Tensor:
-            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-            logits: Tensor = torch.func.functional_call(model, buffers, (x,))
-            return logits
-
-        for _ in range(REHEARSALS):
-            terms, _logits = trainer.objective.terms(on_copies, batch)
-            total = torch.stack([term.sum() for term in terms]).sum()
-            found = torch.autograd.grad(total, weights, allow_unused=True)
-            left_out = left_out or any(gradient is None for gradient in found)
-    return bool(trainer.ranks.largest(torch.tensor(int(left_out))))
+            for _ in range(REHEARSALS):
+                terms, _logits = self.objective.terms(on_copies, batch)
+                total = torch.stack([term.sum() for term in terms]).sum()
+                found = torch.autograd.grad(total, weights, allow_unused=True)
+                left_out = left_out or any(gradient is None for gradient in found)
+        return bool(self.ranks.largest(torch.tensor(int(left_out))))
 
 
 class Passes(nn.Module):
-    """The passes of the objective over shards, as a module: what DistributedDataParallel watches is then one call and one backward pass.
+    """The objective's terms of shards, as a module: what DistributedDataParallel watches is then one call and one backward pass.
 
-    The model is inside, and stays what it was: its own state_dict has no prefix.
+    The model is inside for its parameters; its own state_dict has no prefix. terms: computes those of one shard.
     """
 
-    def __init__(self, trainer: Trainer, statistics: BatchNormStatistics) -> None:
+    def __init__(
+        self, model: nn.Module, terms: Callable[[int, objectives.Batch], tuple[Terms, Tensor]]
+    ) -> None:
         super().__init__()
-        self.model = trainer.model
-        # In a tuple, since a compiled model is a module, and would be registered a second time.
-        self._call = (trainer.forward,)
-        self._trainer, self._statistics = (trainer,), statistics
+        self.model, self._terms = model, terms
 
     def forward(self, shards: list[Shard]) -> list[tuple[Terms, Tensor]]:
-        (trainer,) = self._trainer
-        found = []
-        for number, batch in shards:
-            self._statistics.restore()
-            # For dropout, which draws from torch's own generators.
-            shard = trainer.position.step * (trainer.config.shards or 1) + number
-            torch.manual_seed((trainer.config.seed * 1_000_003 + shard) % 2**63)
-            found.append(trainer.objective.terms(self._call[0], batch))
-            self._statistics.add()
-        return found
+        return [self._terms(number, batch) for number, batch in shards]

@@ -13,7 +13,7 @@ from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.state import RunState
 
 
 class RunStart:
@@ -45,43 +45,46 @@ class RunStart:
             return None
         return self.ranks.from_first(lambda: run_folder.read_result(folder))
 
+    def check_folder(self) -> None:
+        """Fails when the folder is not the run's any more."""
+        if self.lock is not None:
+            self.lock.check()
+
     def enter(
         self,
-        trainer: Trainer,
+        state: RunState,
         force: bool,
         changed_data: bool = False,
         stage_before: dict[str, Any] | None = None,
     ) -> Callable[[], None] | None:
-        """Brings the trainer to where its run stands; returns what is to be done after its first step.
+        """Brings the state to where its run stands; returns what is to be done after its first step.
 
         stage_before: the result of the stage before this one, whose data this one goes on with.
         """
-        if self.lock is not None:
-            trainer.check_folder = self.lock.check
         if self.kind is Start.OVERWRITE:
-            return lambda: self._replace_old_run(trainer)
+            return lambda: self._replace_old_run(state)
 
         def begun() -> bool:
             # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
-            if all(path.name.startswith(".") for path in run_folder.contents(trainer.folder)[0]):
+            if all(path.name.startswith(".") for path in run_folder.contents(state.folder)[0]):
                 return False
-            run_folder.check_same(run_folder.read_config(trainer.folder), self.config, trainer.folder)
+            run_folder.check_same(run_folder.read_config(state.folder), self.config, state.folder)
             return True
 
         there = self.kind is Start.CONTINUE and self.ranks.from_first(begun)
-        if there and trainer.restore(force, changed_data):
+        if there and state.restore(force, changed_data):
             return None
         if stage_before is not None and "data" in stage_before:
             with made_from(self.run):
-                trainer.check_data(stage_before, changed_data)
+                state.check_data(stage_before, changed_data)
         if not there:
-            self._begin(trainer.folder)
+            self._begin(state.folder)
         return None
 
-    def _replace_old_run(self, trainer: Trainer) -> None:
+    def _replace_old_run(self, state: RunState) -> None:
         with overwriting.overwritten(self.run) if self.ranks.is_first else nullcontext():
-            self._begin(trainer.folder)
-            trainer.save()
+            self._begin(state.folder)
+            state.save()
 
     def _begin(self, folder: Path) -> None:
         folders = [self.run] if self.kind is not Start.CONTINUE else []
@@ -100,8 +103,7 @@ class RunStart:
         try:
             yield
         except FileNotFoundError:
-            if self.kind is Start.CONTINUE and self.lock is not None:
-                self.lock.check()
+            if self.kind is Start.CONTINUE:
+                self.check_folder()
             raise
-        if self.lock is not None:
-            self.lock.check()
+        self.check_folder()

@@ -1,92 +1,108 @@
-"""What one training step computes: attack, objective, optimiser, and back to the sampler which examples were wrong; all on the device.
+"""One training step: all that the device does between two batches, and nothing else.
 
-`take` is the step of a whole batch in one pass. A batch in several shards, on one process or many, goes through `shards.py`, which uses
-the same pieces.
+Draw, gather, attack, loss, optimiser, feedback to the sampler. Nothing here reads a value back from the device, knows of files or of
+epochs, so the whole step can be captured as a CUDA graph (`capture.py`). `ShardedStep` (`shards.py`) minimises a batch in several parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cfol_fast import attacks, objectives
-from cfol_fast.policies import Need
-from cfol_fast.training.batches import Ticket, TrainingBatch
-
-if TYPE_CHECKING:
-    from cfol_fast.training.trainer import Trainer
-
-
-def take(trainer: Trainer, batch: TrainingBatch) -> None:
-    """The step of a batch that is there already."""
-    indices, ticket, x, y = batch
-    perturbation = trainer.perturbation
-    # The last step's gradients would lie beside the maps of this one's passes.
-    trainer.optimizer.zero_grad(set_to_none=True)
-    with autocast(trainer):
-        x_adv = attacked(trainer, x, y)
-        weighted = with_factors(trainer, x, x_adv, y)
-        if perturbation is not None:
-            perturbation.perturb(lambda: trainer.objective(trainer.forward, weighted)[0])
-        loss, logits = trainer.objective(trainer.forward, weighted)
-    loss.backward()
-    update_weights(trainer)
-    report(trainer, indices, ticket, y, logits, loss.detach())
+from cfol_fast.policies import ClassPolicy, Need
+from cfol_fast.sampling import IndexSampler
+from cfol_fast.training.batches import TrainingBatch
+from cfol_fast.training.batchnorm import StepCount
+from cfol_fast.training.epoch_counts import EpochCounts
+from cfol_fast.training.optimizer import DeviceRate
+from cfol_fast.training.weight_perturbation import WeightPerturbation
 
 
-def attacked(trainer: Trainer, x: Tensor, y: Tensor) -> Tensor:
-    """The adversarial images; the class policy may scale the radius of each."""
-    if trainer.policy.view.radius is None:
-        return trainer.attack(x, y)
-    attack = trainer.attack
-    assert isinstance(attack, attacks.PGD), "the configuration was checked"
-    return attack(x, y, **trainer.policy.radii(y, attack.eps, attack.step))
+@dataclass(kw_only=True)
+class Step:
+    """The parts of a step. Called with an iterator of batches, it trains on the next one.
 
-
-def with_factors(trainer: Trainer, x: Tensor, x_adv: Tensor, y: Tensor) -> objectives.Batch:
-    """The batch with the factors that the sampler and the class policy ask for."""
-    view, weight = trainer.policy.view, trainer.sampler.weight(y)
-    factor = view.of("weight", y)
-    if factor is not None:
-        weight = factor if weight is None else factor * weight
-    return objectives.Batch(x, x_adv, y, weight, view.of("clean", y), view.of("robust", y))
-
-
-def autocast(trainer: Trainer) -> AbstractContextManager[Any]:
-    if trainer.config.precision != "bfloat16":
-        return nullcontext()
-    return torch.autocast(trainer.device.type, torch.bfloat16)
-
-
-def update_weights(trainer: Trainer) -> None:
-    """Moves the weights along the gradients, which are those of the whole batch by now."""
-    if trainer.perturbation is not None:
-        trainer.perturbation.restore()
-    trainer.optimizer.step()
-
-
-def report(
-    trainer: Trainer,
-    indices: Tensor,
-    ticket: Ticket,
-    y: Tensor,
-    logits: Tensor,
-    loss: Tensor,
-    shards: Sequence[Tensor] = (),
-) -> None:
-    """Tells the sampler, the class policy and the counts how the batch went; of many ranks each tells of its own slots.
-
-    shards: the logits once more, shard by shard, where there are several: a sum over a shard is the same on any process.
+    forward: the model, or what torch.compile made of it. precision: that of the run; in "bfloat16" the passes are under autocast.
     """
-    with torch.no_grad():
-        wrong = (logits.argmax(dim=1) != y).float()
-        trainer.sampler.observe(indices, y, wrong, ticket)
-        if Need.TRAINING_CONFUSION in trainer.policy.needs:
-            parts = shards or (logits,)
-            for labels, part in zip(y.split(len(parts[0])), parts, strict=True):
-                trainer.policy.observe(labels, part)
-        trainer.counts.add(y, wrong, loss)
+
+    device: torch.device
+    model: nn.Module
+    forward: Callable[[Tensor], Tensor]
+    sampler: IndexSampler
+    attack: attacks.Attack
+    objective: objectives.Objective
+    policy: ClassPolicy
+    optimizer: DeviceRate
+    counts: EpochCounts
+    precision: str = "float32"
+    perturbation: WeightPerturbation | None = None
+
+    def __post_init__(self) -> None:
+        self.step_count = StepCount(self.model)
+
+    def __call__(self, batches: Iterator[TrainingBatch]) -> None:
+        # The sampler draws indices, and the source makes them into pixels, when the next batch is asked for.
+        batch = next(batches)
+        if self.forward is not self.model:
+            # What an earlier step's CUDA graphs returned is not needed any more. (The call imports inductor: seconds.)
+            torch.compiler.cudagraph_mark_step_begin()
+        # Freed first: the last step's gradients would lie beside the activations of this step.
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step_count.begin()
+        logits, loss = self.minimise(batch)
+        self.optimizer.step()
+        self.step_count.end()
+        self.feed_back(batch, logits, loss)
+
+    def minimise(self, batch: TrainingBatch) -> tuple[list[Tensor], Tensor]:
+        """Attack, passes and gradients. Returns the logits (one tensor for each shard of the batch) and the loss."""
+        with self.autocast():
+            examples = self.with_factors(batch.x, self.attacked(batch.x, batch.y), batch.y)
+            if self.perturbation is not None:
+                self.perturbation.perturb(lambda: self.objective(self.forward, examples)[0])
+            loss, logits = self.objective(self.forward, examples)
+        loss.backward()
+        if self.perturbation is not None:
+            self.perturbation.restore()
+        return [logits], loss.detach()
+
+    def attacked(self, x: Tensor, y: Tensor) -> Tensor:
+        """The adversarial images; the class policy may scale the radius of each."""
+        if self.policy.view.radius is None:
+            return self.attack(x, y)
+        assert isinstance(self.attack, attacks.PGD), "the configuration was checked"
+        return self.attack(x, y, **self.policy.radii(y, self.attack.eps, self.attack.step))
+
+    def with_factors(self, x: Tensor, x_adv: Tensor, y: Tensor) -> objectives.Batch:
+        """The batch with the factors that the sampler and the class policy ask for."""
+        view, weight = self.policy.view, self.sampler.weight(y)
+        factor = view.of("weight", y)
+        if factor is not None:
+            weight = factor if weight is None else factor * weight
+        return objectives.Batch(x, x_adv, y, weight, view.of("clean", y), view.of("robust", y))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def feed_back(self, batch: TrainingBatch, logits: list[Tensor], loss: Tensor) -> None:
+        """Reports to the sampler, the class policy and the counts which examples were wrong; each rank reports its own slots.
+
+        logits: shard by shard. A sum over a shard is the same on any process, so the policy observes each shard apart.
+        """
+        y = batch.y
+        with torch.no_grad():
+            all_logits = logits[0] if len(logits) == 1 else torch.cat(logits)
+            wrong = (all_logits.argmax(dim=1) != y).float()
+            self.sampler.observe(batch.indices, y, wrong, batch.ticket)
+            if Need.TRAINING_CONFUSION in self.policy.needs:
+                for labels, part in zip(y.split(len(logits[0])), logits, strict=True):
+                    self.policy.observe(labels, part)
+            self.counts.add(y, wrong, loss)

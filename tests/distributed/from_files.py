@@ -19,7 +19,7 @@ from torch import Tensor
 from cfol_fast import data, processes
 from cfol_fast.data import beton
 from cfol_fast.training.batches import TrainingBatch
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.shards import ShardedStep
 from tests.distributed.networks import DROPOUT
 from tests.training import tiny
 
@@ -61,14 +61,14 @@ def write_files(folder: Path) -> None:
 @contextmanager
 def seen() -> Iterator[list[tuple[Tensor, Tensor]]]:
     """The indices and pixels of every step that is taken inside."""
-    found, original = [], Trainer.step
+    found, original = [], ShardedStep.minimise
 
-    def step(self: Trainer, batch: TrainingBatch) -> None:
+    def minimise(self: ShardedStep, batch: TrainingBatch) -> Any:
         found.append((batch.indices, batch.x.clone()))
-        original(self, batch)
+        return original(self, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "step", step)
+        patch.setattr(ShardedStep, "minimise", minimise)
         yield found
 
 

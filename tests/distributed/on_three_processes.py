@@ -26,9 +26,11 @@ import cfol_fast as cf
 from cfol_fast import attacks, evaluation, objectives
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.evaluation import AutoAttack, check_gradients, evaluate, evaluate_radii
+from cfol_fast.progress import Progress
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.training import validation
+from cfol_fast.training.evaluations import Evaluations
+from cfol_fast.training.holdout import HoldOut
 from tests.attacks.small_models import EPS, SmallNet, Trained, images
 from tests.evaluation.test_autoattack import FAST, shorten
 
@@ -120,15 +122,9 @@ def losses_on_the_holdout(trained: Trained, ranks: Ranks) -> list[str]:
     config.test.batch_size = BATCH
     config.attack.kind, config.attack.eps, config.attack.steps = "trades", EPS, 2
     source = evaluation.TensorSource(trained.x, trained.y, [str(c) for c in range(10)])
-    trainer: Any = SimpleNamespace(
-        model=trained.model,
-        config=config,
-        images=SimpleNamespace(validation=source, classes=source.classes),
-        objective=objectives.Trades(),
-        ranks=ranks,
-        heed_signals=lambda: None,
-    )
-    per_class, mean = validation.holdout_losses(trainer)
+    images: Any = SimpleNamespace(classes=source.classes)
+    evaluations = Evaluations(config, images, torch.device("cpu"), ranks, Progress(quiet=True), lambda: None)
+    per_class, mean = HoldOut(evaluations, source, "holdout").losses(trained.model, objectives.Trades())
     # As text: a class without images has NaN, which is not equal to itself.
     return [repr(loss) for loss in (*per_class.tolist(), mean)]
 

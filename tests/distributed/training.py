@@ -21,7 +21,9 @@ from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.progress import Stopwatch
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.training import train, trainer, validation
+from cfol_fast.training import train, trainer
+from cfol_fast.training.holdout import HoldOut
+from cfol_fast.training.step import Step
 from tests.distributed.networks import DROPOUT, SKIPPING, UNUSED
 from tests.training import tiny
 
@@ -145,23 +147,23 @@ def racing(out: Path, rank: int) -> dict[str, str]:
 
 def drifting(out: Path, rank: int) -> None:
     """A run in which the second rank's sampler learns something of its own."""
-    original = trainer.Trainer.step
+    original = Step.__call__
 
-    def step(self: trainer.Trainer, batch: Any) -> None:
-        original(self, batch)
+    def step(self: Step, batches: Any) -> None:
+        original(self, batches)
         if rank == 1:
             self.sampler.w += 1e-9
 
-    trainer.Trainer.step = step  # type: ignore[method-assign]
+    Step.__call__ = step  # type: ignore[method-assign]
     try:
         tiny.run(out, "cfol", shards=2)
     finally:
-        trainer.Trainer.step = original  # type: ignore[method-assign]
+        Step.__call__ = original  # type: ignore[method-assign]
 
 
 def signalled(out: Path, rank: int, place: str) -> None:
     """A run whose second rank gets a signal: in its second step, or in its first validation."""
-    owner: Any = trainer if place == "learning_rate" else validation
+    owner: Any = trainer if place == "learning_rate" else HoldOut
     original, calls = getattr(owner, place), []
 
     def counting(*args: Any) -> Any:

@@ -10,7 +10,8 @@ from cfol_fast.data import beton
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
-from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.parts import build
+from cfol_fast.training.step import Step
 
 
 def configured(device, tmp_path, **changes):
@@ -23,14 +24,14 @@ def configured(device, tmp_path, **changes):
 
 
 def take_steps(config, steps, watch=None):
-    trainer = Trainer(config, load_images(config))
-    batches = trainer.batches.feed(steps)
+    trainer = build(config, load_images(config))
+    batches = trainer.state.batches.feed(steps)
     try:
         for number in range(steps):
             # The first steps may allocate and choose algorithms.
             if watch is not None and number == 2:
                 watch(True)
-            trainer.step(next(batches))
+            trainer.take_step(batches)
     finally:
         # Also after a failure, or every later test of the process would fail with it.
         if watch is not None:
@@ -46,15 +47,15 @@ def test_a_training_step_never_waits_for_the_device(device, tmp_path, method):
             torch.cuda.set_sync_debug_mode("error" if on else "default")
 
     trainer = take_steps(configured(device, tmp_path, method=method), 5, watch)
-    assert math.isfinite(float(trainer.counts.loss_sum))
-    counts, _ = ops.read_tally(trainer.counts.tally)
+    assert math.isfinite(float(trainer.step.counts.loss_sum))
+    counts, _ = ops.read_tally(trainer.step.counts.tally)
     assert int(counts.sum()) == 5 * 32
 
 
 @pytest.mark.slow
 def test_bfloat16(device, tmp_path):
     trainer = take_steps(configured(device, tmp_path, precision="bfloat16"), 3)
-    assert math.isfinite(float(trainer.counts.loss_sum))
+    assert math.isfinite(float(trainer.step.counts.loss_sum))
 
 
 @pytest.mark.gpu
@@ -88,11 +89,11 @@ def test_ffcv_is_fed_from_device_indices(device, tmp_path):
 def test_the_watch_for_waits_ends_with_a_step_that_fails(tmp_path, monkeypatch):
     seen = []
 
-    def broken(self, batch):
+    def broken(self, batches):
         if True in seen:
             raise RuntimeError("it waited")
 
-    monkeypatch.setattr(Trainer, "step", broken)
+    monkeypatch.setattr(Step, "__call__", broken)
     with pytest.raises(RuntimeError, match="it waited"):
         take_steps(configured("cpu", tmp_path), 5, seen.append)
     assert seen == [True, False]

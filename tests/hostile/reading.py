@@ -291,24 +291,24 @@ class Resumable:
 def prepare_resumable(folder: Path) -> Resumable:
     trainer = take_steps(new_trainer(folder / "run"), 1)
     (folder / "run").mkdir(exist_ok=True)
-    trainer.save()
-    return Resumable(trainer, checkpoints.read(trainer.store.path("last")))
+    trainer.state.save()
+    return Resumable(trainer, checkpoints.read(trainer.state.store.path("last")))
 
 
 def attempt_resuming(subject: Resumable, draw: st.DataObject) -> None:
     """A checkpoint with a right digest in which somebody changed a value: it is continued from, or a sentence says why not."""
     trainer = subject.trainer
     try:
-        checkpoints.write(trainer.store.path("last"), draw.draw(edited(subject.state)))
+        checkpoints.write(trainer.state.store.path("last"), draw.draw(edited(subject.state)))
     except (OverflowError, UnicodeEncodeError):
         # torch.save cannot store such a value at all.
         return
     try:
-        trainer.restore()
+        trainer.state.restore()
     except InputError as error:
         check_sentence(error)
     finally:
-        trainer.load_state_dict(copy.deepcopy(subject.state))
+        trainer.state.load_state_dict(copy.deepcopy(subject.state))
 
 
 def prepare_autoattack(folder: Path) -> tuple[Path, Any, torch.Tensor, torch.Tensor]:

@@ -47,10 +47,12 @@ def test_steps_of_training_move_every_weight(name: str, tmp_path: Path) -> None:
     published_files.folder(tmp_path / "images", side=32)
     images = {"data__name": "folder", "data__root": str(tmp_path / "images"), "data__holdout": "none"}
     trainer = tiny.new_trainer(tmp_path, model__name=f"timm:{name}", batch_size=4, **images)
-    before = {key: value.clone() for key, value in trainer.model.named_parameters()}
+    before = {key: value.clone() for key, value in trainer.step.model.named_parameters()}
     tiny.take_steps(trainer, 2)
-    trainer.check_health()
-    assert not [key for key, value in trainer.model.named_parameters() if torch.equal(value, before[key])]
+    trainer.state.check_health()
+    assert not [
+        key for key, value in trainer.step.model.named_parameters() if torch.equal(value, before[key])
+    ]
 
 
 @pytest.mark.parametrize("name", ["timm:vit_tiny_patch16_224", "timm:mobilenetv3_small_050"])

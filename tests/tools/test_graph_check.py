@@ -1,4 +1,4 @@
-"""What `doctor --gpu` finds out about `--graph on`, with a stand-in for the graph."""
+"""What the GPU self-test finds out about `--graph on`, with a stand-in for the graph."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import torch
 from cfol_fast import data
 from cfol_fast.attacks import cudnn
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training import trainer
+from cfol_fast.training import parts
 from cfol_fast.training.capture import WARM_UP
 from tests.training import tiny
 from tests.training.replaying import fake_cuda
@@ -20,7 +20,7 @@ from tools import gpu_check, graph_check
 def config(monkeypatch, tmp_path):
     """A run on the CPU that may be captured, by the stand-in."""
     monkeypatch.setattr(data, "load", tiny.few_images())
-    monkeypatch.setattr(trainer, "why_no_graph", lambda config: None)
+    monkeypatch.setattr(parts, "why_no_graph", lambda config: None)
     return complete(tiny.tiny_config(tmp_path, epochs=1, steps_per_epoch=WARM_UP + 4))
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from cfol_fast import data
-from cfol_fast.training.capture import StepGraph
+from cfol_fast.training.capture import CapturedStep
 from tests.training import tiny
 from tests.training.replaying import fake_cuda
 
@@ -24,7 +24,7 @@ def graph_trainer(tmp_path, fake_graphs):
 
     def new(method="cfol", **settings):
         trainer = tiny.new_trainer(tmp_path, method, **settings)
-        trainer.graph = StepGraph(trainer)
+        trainer.state.captured = CapturedStep(trainer.step, trainer.state.batches)
         return trainer
 
     return new

@@ -22,6 +22,7 @@ from cfol_fast.attacks import cudnn
 from cfol_fast.methods import METHODS
 from cfol_fast.training.optimizer import DeviceRateSGD
 from tests.training.tiny import QUICK, new_trainer, use_few_images
+from tests.training.tiny import take_steps as two_steps
 
 CUDA = torch.device("cuda", 0)
 # Those that compute otherwise with --deterministic.
@@ -105,14 +106,13 @@ def take_steps(method: str, precision: str, folder: str) -> None:
     on_cuda(mode, trainer)
     trainer.config.device = str(CUDA)
     with mode:
-        trainer.optimizer = DeviceRateSGD(trainer.model, trainer.config.optimizer, CUDA)
-        for _ in trainer.take_steps(2):
-            pass
-        parameters = list(trainer.model.parameters())
+        trainer.step.optimizer = DeviceRateSGD(trainer.step.model, trainer.config.optimizer, CUDA)
+        two_steps(trainer, 2)
+        parameters = list(trainer.step.model.parameters())
         assert all(p.device == p.grad.device == CUDA for p in parameters), "a gradient is elsewhere"
-        assert trainer.optimizer.param_groups[0]["fused"], "SGD is not fused"
+        assert trainer.step.optimizer.param_groups[0]["fused"], "SGD is not fused"
         try:
-            float(trainer.counts.loss_sum)
+            float(trainer.step.counts.loss_sum)
         except DataDependentOutputException:
             return
     raise AssertionError("a read-back did not raise")

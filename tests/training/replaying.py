@@ -95,7 +95,7 @@ class FakeStream:
 
 
 def fake_cuda(monkeypatch: Any) -> list[RecordedGraph]:
-    """Replaces what `capture.StepGraph` calls of torch.cuda; returns the list of the graphs that it will have captured."""
+    """Replaces what `capture.CapturedStep` calls of torch.cuda; returns the list of the graphs that it will have captured."""
     graphs: list[RecordedGraph] = []
 
     def new_graph() -> RecordedGraph:

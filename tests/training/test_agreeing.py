@@ -36,22 +36,16 @@ def trainer(few_images, tmp_path):
 
 def test_a_signal_to_another_rank_stops_this_one(trainer):
     trainer.ranks = TwoRanks((signal.SIGTERM, 0, 0, 0))
-    trainer.agree()
-    with pytest.raises(Stopped) as stopped:
-        trainer.leave_if_agreed()
-    assert stopped.value.signal_number == signal.SIGTERM
+    assert trainer.agree() == (signal.SIGTERM, False, False)
 
 
 def test_a_signal_while_the_ranks_talk_waits_for_the_next_step_and_is_not_lost(trainer):
     with StopRequest() as trainer.stop:
         trainer.ranks = TwoRanks(meanwhile=lambda: os.kill(os.getpid(), signal.SIGTERM))
-        trainer.agree()
         # The other rank takes its next step: alone, this one would wait for it forever.
-        trainer.leave_if_agreed()
+        assert trainer.agree() == (None, False, False)
         trainer.ranks.meanwhile = lambda: None
-        trainer.agree()
-        with pytest.raises(Stopped):
-            trainer.leave_if_agreed()
+        assert trainer.agree() == (signal.SIGTERM, False, False)
 
 
 def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_before(trainer):
@@ -66,14 +60,12 @@ def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_befo
 
 def test_a_request_to_save_that_another_rank_got_is_met_by_all_once(trainer, monkeypatch):
     saved = []
-    monkeypatch.setattr(trainer, "save", lambda: saved.append(trainer.position.step))
+    monkeypatch.setattr(trainer.state, "save", lambda: saved.append(trainer.position.step))
     trainer.ranks, trainer.position.step = TwoRanks((0, 0, 1, 0)), 1
-    trainer.agree()
-    trainer.save_if_due()
+    trainer.between_steps()
     trainer.heed_signals()
     trainer.ranks = TwoRanks()
-    trainer.agree()
-    trainer.save_if_due()
+    trainer.between_steps()
     trainer.heed_signals()
     assert saved == [1, 1]
 
@@ -82,14 +74,13 @@ def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for
     trainer, monkeypatch
 ):
     saved = []
-    monkeypatch.setattr(trainer, "save", lambda: saved.append(trainer.position.step))
+    monkeypatch.setattr(trainer.state, "save", lambda: saved.append(trainer.position.step))
     with StopRequest() as trainer.stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         trainer.heed_signals()
         assert not saved
         trainer.position.step = 1
-        trainer.agree()
-        trainer.save_if_due()
+        trainer.between_steps()
     assert saved == [1]
 
 
@@ -97,9 +88,8 @@ def test_one_ctrl_c_after_another_signal_does_not_leave_without_saving(trainer):
     with StopRequest() as trainer.stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        trainer.agree()
         with pytest.raises(Stopped) as stopped:
-            trainer.leave_if_agreed()
+            trainer.between_steps()
     assert stopped.value.signal_number == signal.SIGTERM
 
 
@@ -131,15 +121,15 @@ def test_a_handler_for_sigusr1_that_was_there_before_is_called_too():
 
 def test_alone_a_signal_stops_at_once(trainer):
     with StopRequest() as trainer.stop:
-        trainer.agree()
         os.kill(os.getpid(), signal.SIGTERM)
+        assert trainer.agree() == (signal.SIGTERM, False, False)
         with pytest.raises(Stopped):
-            trainer.leave_if_agreed()
+            trainer.between_steps()
 
 
 def test_a_bar_that_is_due_in_the_meantime_reads_nothing_alone(trainer, monkeypatch):
     trainer.ranks = TwoRanks()
-    monkeypatch.setattr(trainer.counts, "over_ranks", lambda: pytest.fail("the other rank is not here"))
+    monkeypatch.setattr(trainer.step.counts, "over_ranks", lambda: pytest.fail("the other rank is not here"))
     trainer.agree()
     assert trainer.reading() is None
 
@@ -170,7 +160,7 @@ def test_a_checkpoint_that_could_not_be_written_is_said_by_every_rank(trainer, m
         def from_first(self, work):
             raise TrainingFailed("the disk is full")
 
-    monkeypatch.setattr(trainer, "state_dict", dict)
-    trainer.ranks = Ranks()
+    monkeypatch.setattr(trainer.state, "state_dict", dict)
+    trainer.state.ranks = Ranks()
     with pytest.raises(TrainingFailed, match="full"):
-        trainer.save()
+        trainer.state.save()

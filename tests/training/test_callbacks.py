@@ -150,9 +150,7 @@ def test_the_stages_before_the_run_itself_are_not_told(tmp_path):
 
 
 def test_what_is_no_callback_is_refused(tmp_path):
-    with pytest.raises(
-        TypeError, match=r"got builtin_function_or_method; a function of a row goes into listeners"
-    ):
+    with pytest.raises(TypeError, match=r"got builtin_function_or_method: put a function of a row"):
         cf.train(tiny.tiny_config(tmp_path / "run"), quiet=True, callbacks=[print])
     assert not (tmp_path / "run").exists()
 

@@ -5,12 +5,9 @@ import torch
 
 from cfol_fast.errors import InputError
 from cfol_fast.training.capture import WARM_UP, why_no_graph
-from tests.training.tiny import new_trainer, tiny_config
+from tests.training.tiny import new_trainer, take_steps, tiny_config
 
-
-def go(trainer, steps):
-    for _ in trainer.take_steps(steps):
-        pass
+go = take_steps
 
 
 def test_capture_comes_after_the_warm_up_and_happens_once(few_images, fake_graphs, graph_trainer):
@@ -21,24 +18,24 @@ def test_capture_comes_after_the_warm_up_and_happens_once(few_images, fake_graph
     assert [graph.replays for graph in fake_graphs] == [1]
     go(trainer, 4)
     assert [graph.replays for graph in fake_graphs] == [5]
-    assert trainer.position.step == int(trainer.counts.number) == WARM_UP + 5
+    assert trainer.position.step == int(trainer.step.counts.number) == WARM_UP + 5
 
 
 def test_capture_is_repeated_when_the_shape_of_a_batch_changes(few_images, fake_graphs, graph_trainer):
     trainer = graph_trainer()
     go(trainer, WARM_UP + 1)
-    trainer.batches.batch_size = 8
+    trainer.state.batches.batch_size = 8
     go(trainer, WARM_UP + 2)
     assert [graph.replays for graph in fake_graphs] == [1, 2]
-    assert int(trainer.counts.number) == 2 * WARM_UP + 3
+    assert int(trainer.step.counts.number) == 2 * WARM_UP + 3
 
 
 def test_capture_is_repeated_after_a_checkpoint_was_loaded(few_images, fake_graphs, graph_trainer):
     """Loading replaces the momentum buffers, so that a replay would write to those of before."""
     trainer, other = graph_trainer(), graph_trainer()
     go(trainer, WARM_UP + 2)
-    other.load_state_dict(trainer.state_dict())
-    trainer.load_state_dict(other.state_dict())
+    other.state.load_state_dict(trainer.state.state_dict())
+    trainer.state.load_state_dict(other.state.state_dict())
     go(trainer, WARM_UP + 1)
     assert [graph.replays for graph in fake_graphs] == [2, 1]
 
@@ -50,7 +47,7 @@ def test_capture_members_of_the_ensemble_are_kept_beside_the_graph(
     eager, graph = new_trainer(tmp_path, ensemble=2), graph_trainer(ensemble=2)
     go(eager, 8)
     go(graph, 8)
-    kept = [trainer.ensemble.state_dict() for trainer in (eager, graph)]
+    kept = [trainer.state.ensemble.state_dict() for trainer in (eager, graph)]
     leaves = [torch.utils._pytree.tree_leaves(members) for members in kept]
     assert len(leaves[0]) == len(leaves[1]) > 2
     for one, other in zip(*leaves, strict=True):
@@ -59,14 +56,14 @@ def test_capture_members_of_the_ensemble_are_kept_beside_the_graph(
 
 def test_capture_of_a_step_that_reads_back_is_refused_in_one_sentence(few_images, fake_graphs, graph_trainer):
     trainer = graph_trainer()
-    objective = trainer.objective
+    objective = trainer.step.objective
 
     def reading(model, batch):
         loss, logits = objective(model, batch)
         assert float(loss.detach()) > 0
         return loss, logits
 
-    trainer.objective = reading
+    trainer.step.objective = reading
     with pytest.raises(
         InputError, match=r"could not be captured \(.*reads from the device\); use --graph off"
     ):

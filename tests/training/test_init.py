@@ -19,7 +19,7 @@ def base(few_images, tmp_path):
 
 
 def weights(trainer):
-    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    return {name: value.clone() for name, value in trainer.step.model.state_dict().items()}
 
 
 def equal(found, expected) -> bool:
@@ -29,8 +29,8 @@ def equal(found, expected) -> bool:
 def test_a_run_starts_from_the_weights_of_another(base, tmp_path):
     trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(base))
     assert equal(weights(trainer), read_checkpoint(base)["model"])
-    assert trainer.init["epochs"] == 1
-    assert trainer.init["method"] == "erm"
+    assert trainer.state.init["epochs"] == 1
+    assert trainer.state.init["method"] == "erm"
 
 
 def test_the_budget_of_the_base_stands_in_the_result(base, tmp_path):
@@ -116,7 +116,7 @@ def test_weights_for_other_classes_leave_the_last_layer_new(tmp_path):
     found = weights(trainer)
     assert torch.equal(found["net.features.0.weight"], theirs["net.features.0.weight"])
     assert torch.equal(found["net.linear.weight"], own["net.linear.weight"])
-    assert trainer.init["new"] == ["linear.weight", "linear.bias"]
+    assert trainer.state.init["new"] == ["linear.weight", "linear.bias"]
 
 
 def test_weights_that_do_not_fit_are_refused(base, tmp_path):

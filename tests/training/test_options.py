@@ -8,7 +8,7 @@ from cfol_fast import objectives
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import OptimizerConfig
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training import train, validation
+from cfol_fast.training import holdout, train
 from cfol_fast.training.optimizer import DeviceRateAdamW
 from tests.training import tiny
 
@@ -83,7 +83,7 @@ def test_label_smoothing_reaches_the_objective(few_images, tmp_path, method):
     smooth, plain = (
         tiny.take_steps(tiny.new_trainer(tmp_path, method, label_smoothing=share), 1) for share in (0.2, 0.0)
     )
-    assert float(smooth.counts.loss_sum) != float(plain.counts.loss_sum)
+    assert float(smooth.step.counts.loss_sum) != float(plain.step.counts.loss_sum)
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def test_label_smoothing_reaches_the_objective(few_images, tmp_path, method):
         ("pgd", 0.9, 0.05, False),
     ],
 )
-def test_a_collapse_of_single_step_training_is_told(few_images, tmp_path, kind, trained, held, warned):
-    trainer = tiny.new_trainer(tmp_path, "erm", attack__kind=kind, attack__steps=None)
+def test_a_collapse_of_single_step_training_is_told(tmp_path, kind, trained, held, warned):
+    config = tiny.tiny_config(tmp_path, "erm", attack__kind=kind, attack__steps=None)
     training, validated = {"epoch": 3, "robust_error": 1 - trained}, {"robust": {"average": held}}
-    warning = validation.collapse_warning(trainer, training, validated)
+    warning = holdout.collapse_warning(config, training, validated)
     assert (warning is not None) == warned
     if warned:
         assert "epoch 3: 90% of the training images" in warning
         assert "single-step training has collapsed" in warning
-    assert validation.collapse_warning(trainer, training) is None
+    assert holdout.collapse_warning(config, training) is None
 
 
 def test_a_run_tells_its_collapse(few_images, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(validation, "COLLAPSE_GAP", -2.0)
+    monkeypatch.setattr(holdout, "COLLAPSE_GAP", -2.0)
     train(tiny.tiny_config(tmp_path / "run", "erm", epochs=1, attack__kind="fgsm", attack__steps=None))
     assert "single-step training has collapsed" in capsys.readouterr().out
 

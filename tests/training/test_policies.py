@@ -8,7 +8,8 @@ from cfol_fast.methods import METHODS
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
-from cfol_fast.training import loop, step, train, validation
+from cfol_fast.training import holdout, train
+from cfol_fast.training.evaluations import Evaluations
 from tests.training import tiny
 
 WITH_POLICY = [name for name, method in METHODS.items() if method.policy.factors]
@@ -37,7 +38,7 @@ def test_a_stopped_run_of_every_method_continues_bit_for_bit(few_images, tmp_pat
 def test_a_signal_while_the_hold_outs_losses_are_computed_loses_nothing(few_images, tmp_path, monkeypatch):
     tiny.run(tmp_path / "whole", "wat", **SHORT)
     with monkeypatch.context() as patch:
-        tiny.signal_in_call(patch, 1, validation, "training_attack")
+        tiny.signal_in_call(patch, 1, holdout, "training_attack")
         assert "stopped at step 2" in str(tiny.stopped_run(tmp_path / "stopped", "wat", **SHORT))
     tiny.run(tmp_path / "stopped", "wat", resume=True, **SHORT)
     tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
@@ -102,22 +103,22 @@ def test_a_policy_of_radii_needs_an_attack(tmp_path):
 @pytest.mark.parametrize("method", ["cfa", "dafa", "frl"])
 def test_every_image_is_attacked_within_its_classes_radius_and_up_to_it(few_images, tmp_path, method):
     trainer = tiny.new_trainer(tmp_path, method, attack__steps=10)
-    trainer.policy.view.radius.copy_(torch.linspace(0.2, 2.0, 10))
+    trainer.step.policy.view.radius.copy_(torch.linspace(0.2, 2.0, 10))
     x, y = torch.full((20, 1, 28, 28), 0.5), torch.arange(20) % 10
-    moved = (step.attacked(trainer, x, y) - x).abs().amax((1, 2, 3))
-    assert torch.allclose(moved, 0.1 * trainer.policy.view.radius[y], rtol=1e-4)
+    moved = (trainer.step.attacked(x, y) - x).abs().amax((1, 2, 3))
+    assert torch.allclose(moved, 0.1 * trainer.step.policy.view.radius[y], rtol=1e-4)
 
 
 def test_the_test_radius_is_never_scaled(few_images, tmp_path, monkeypatch):
     radii = []
-    new_attack = validation.new_attack
+    new_attack = Evaluations._pgd
 
     def watched(*args):
         attack = new_attack(*args)
         radii.append(attack.eps)
         return attack
 
-    monkeypatch.setattr(validation, "new_attack", watched)
+    monkeypatch.setattr(Evaluations, "_pgd", watched)
     run = tiny.run(tmp_path / "run", "dafa", **SHORT)
     assert set(radii) == {0.1}
     assert run.result["attack"]["eps"] == 0.1
@@ -125,17 +126,17 @@ def test_the_test_radius_is_never_scaled(few_images, tmp_path, monkeypatch):
 
 def test_the_hold_outs_losses_are_those_of_trades_without_factors(few_images, tmp_path):
     trainer = tiny.new_trainer(tmp_path, "wat")
-    losses, mean = validation.holdout_losses(trainer)
-    trainer.policy.view.weight.fill_(3.0)
-    again, _ = validation.holdout_losses(trainer)
+    losses, mean = trainer.holdout.losses(trainer.step.model, trainer.step.objective)
+    trainer.step.policy.view.weight.fill_(3.0)
+    again, _ = trainer.holdout.losses(trainer.step.model, trainer.step.objective)
     assert torch.equal(losses, again)
     # Four images of each class.
     assert mean == pytest.approx(float(losses.mean()))
-    assert trainer.model.training
+    assert trainer.step.model.training
 
 
 def test_the_last_epochs_end_changes_no_factor(few_images, tmp_path):
     trainer = tiny.new_trainer(tmp_path, "cfa", **SHORT)
-    trainer.folder.mkdir(exist_ok=True)
-    loop.run_epochs(trainer)
-    assert trainer.policy.acted == 1
+    trainer.state.folder.mkdir(exist_ok=True)
+    trainer.fit()
+    assert trainer.step.policy.acted == 1

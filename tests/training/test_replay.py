@@ -1,8 +1,11 @@
 """A step that can be captured: nothing in it changes from step to step but what is in device memory."""
 
+from contextlib import closing
+
 import pytest
 import torch
 
+from cfol_fast.attacks.proof import paused
 from cfol_fast.methods import METHODS
 from cfol_fast.policies import EpochFacts
 from tests.training.replaying import Trace, tensors
@@ -11,9 +14,13 @@ from tests.training.tiny import each, new_trainer, take_steps
 
 def a_step(trainer, trace):
     """The part of the next step that a capture records."""
-    trainer._prepare_step()
-    with trace:
-        trainer.compute(next(trainer.batches.feed(1)))
+
+    def record(batches):
+        with paused(), trace:
+            trainer.step(batches)
+
+    trainer.state.captured = record
+    take_steps(trainer, 1)
     return trace.ops
 
 
@@ -39,8 +46,8 @@ def test_replay_a_trace_sees_a_number_that_changes():
 
 def state(trainer):
     """Everything that the next steps depend on, and what is logged."""
-    parts = trainer.state_dict()
-    return tensors([parts[key] for key in ("model", *trainer._stateful())])
+    parts = trainer.state.state_dict()
+    return tensors([parts[key] for key in ("model", *trainer.state.parts())])
 
 
 def facts(epoch):
@@ -69,9 +76,11 @@ def compare(tmp_path, fake_graphs, graph_trainer, method, **settings):
     steps, settings = 14, {"optimizer__schedule": "one-cycle", "steps_per_epoch": 7, **settings}
     eager, graph = new_trainer(tmp_path, method, **settings), graph_trainer(method, **settings)
     for trainer in (eager, graph):
-        for _ in trainer.take_steps(steps):
-            if trainer.steps_left_in_epoch == 0:
-                trainer.end_epoch(facts(trainer.position.epoch + 1))
+        with closing(trainer.state.batches.feed(steps)) as batches:
+            for _ in range(steps):
+                trainer.take_step(batches)
+                if trainer.steps_left_in_epoch == 0:
+                    trainer.end_epoch(facts(trainer.position.epoch + 1))
     assert [recorded.replays for recorded in fake_graphs] == [steps - 3]
     assert eager.position.step == graph.position.step == steps
     before, after = state(eager), state(graph)

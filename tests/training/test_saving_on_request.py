@@ -5,14 +5,17 @@ import signal
 
 import pytest
 
-from cfol_fast.training import trainer, validation
+from cfol_fast import data
+from cfol_fast.training import trainer
+from cfol_fast.training.evaluations import Evaluations
+from cfol_fast.training.holdout import HoldOut
 from tests.training import tiny
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation.data, "load", tiny.few_images())
+        patch.setattr(data, "load", tiny.few_images())
         return tiny.run(tmp_path_factory.mktemp("whole") / "run", data__holdout="0.2").folder
 
 
@@ -20,8 +23,8 @@ def whole(tmp_path_factory):
 MOMENTS = {
     "the second step": (trainer, "learning_rate", 2, 2),
     "the first validation": (trainer.Trainer, "heed_signals", 1, 3),
-    "the second validation": (validation, "validate", 2, 6),
-    "the final test": (validation, "strong_attack", 1, 6),
+    "the second validation": (HoldOut, "row", 2, 6),
+    "the final test": (Evaluations, "test_attack", 1, 6),
 }
 
 

@@ -34,13 +34,13 @@ def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Tr
     small = {"attack__eps": 0.004} if METHODS[method].attack else {}
     trainer = tiny.new_trainer(out, method, model__name=PLAIN, **small, **settings)
     uneven = torch.linspace(0.5, 1.5, 10)
-    for name in trainer.policy.factors:
-        getattr(trainer.policy.view, name).copy_(uneven)
-    if hasattr(trainer.sampler, "w"):
-        trainer.sampler.w += uneven
-    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    for name in trainer.step.policy.factors:
+        getattr(trainer.step.policy.view, name).copy_(uneven)
+    if hasattr(trainer.step.sampler, "w"):
+        trainer.step.sampler.w += uneven
+    before = {name: weight.detach().clone() for name, weight in trainer.step.model.named_parameters()}
     tiny.take_steps(trainer, steps)
-    moved = {name: weight.detach() - before[name] for name, weight in trainer.model.named_parameters()}
+    moved = {name: weight.detach() - before[name] for name, weight in trainer.step.model.named_parameters()}
     return trainer, moved
 
 
@@ -54,9 +54,9 @@ def test_without_batchnorm_a_step_in_shards_is_that_of_the_whole_batch(method: s
     whole, expected = stepped(tmp_path, method, shards=1)
     sharded, moved = stepped(tmp_path, method, shards=4)
     assert_close(moved, expected)
-    assert sharded.sampler.fingerprint() == whole.sampler.fingerprint()
-    assert torch.equal(sharded.counts.tally, whole.counts.tally)
-    assert float(sharded.counts.loss_sum) == pytest.approx(float(whole.counts.loss_sum), rel=1e-4)
+    assert sharded.step.sampler.fingerprint() == whole.step.sampler.fingerprint()
+    assert torch.equal(sharded.step.counts.tally, whole.step.counts.tally)
+    assert float(sharded.step.counts.loss_sum) == pytest.approx(float(whole.step.counts.loss_sum), rel=1e-4)
 
 
 @pytest.mark.parametrize("method", ["cfol", "lcvar"])
@@ -73,7 +73,9 @@ def test_the_perturbations_passes_leave_the_statistics_alone(tmp_path: Path) -> 
     plain, hardly = (
         tiny.take_steps(tiny.new_trainer(tmp_path, "clean", shards=2, awp=gamma), 2) for gamma in (0, 1e-9)
     )
-    for (name, buffer), other in zip(plain.model.named_buffers(), hardly.model.buffers(), strict=True):
+    for (name, buffer), other in zip(
+        plain.step.model.named_buffers(), hardly.step.model.buffers(), strict=True
+    ):
         torch.testing.assert_close(other, buffer, rtol=1e-4, atol=1e-5, msg=name)
 
 
@@ -83,10 +85,12 @@ def test_indices_pixels_and_attack_starts_do_not_depend_on_the_shards(
 ) -> None:
     def seen(shards: int) -> list[Tensor]:
         trainer, found = tiny.new_trainer(tmp_path, shards=shards, attack__norm=norm, attack__eps=eps), []
-        start = trainer.attack.start
-        trainer.attack.start = lambda x, eps: found.append(start(x, eps)) or found[-1].clone()
+        start = trainer.step.attack.start
+        trainer.step.attack.start = lambda x, eps: found.append(start(x, eps)) or found[-1].clone()
         batches = [
-            (batch.indices, batch.x) for batch in trainer.batches.feed(2) if trainer.step(batch) is None
+            (batch.indices, batch.x)
+            for batch in trainer.state.batches.feed(2)
+            if trainer.take_step(iter([batch])) is None
         ]
         per_step = len(found) // 2
         starts = [torch.cat(found[first : first + per_step]) for first in (0, per_step)]
@@ -98,17 +102,17 @@ def test_indices_pixels_and_attack_starts_do_not_depend_on_the_shards(
 
 def test_each_shard_starts_from_the_same_statistics_and_their_average_stays(tmp_path: Path) -> None:
     trainer = tiny.new_trainer(tmp_path, "clean", shards=2)
-    batch = next(trainer.batches.feed(1))
-    norm = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    batch = next(trainer.state.batches.feed(1))
+    norm = next(m for m in trainer.step.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
     before = norm.running_mean.clone()
     found = []
     for part in batch.x.split(8):
-        trainer.model(part)
+        trainer.step.model(part)
         found.append(norm.running_mean.clone())
         norm.running_mean.copy_(before)
-    for buffer in (m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+    for buffer in (m for m in trainer.step.model.modules() if isinstance(m, torch.nn.BatchNorm2d)):
         buffer.reset_running_stats()
-    trainer.step(batch)
+    trainer.take_step(iter([batch]))
     torch.testing.assert_close(norm.running_mean, (found[0] + found[1]) / 2)
     assert not torch.allclose(found[0], found[1])
     assert int(norm.num_batches_tracked) == 1
@@ -116,9 +120,9 @@ def test_each_shard_starts_from_the_same_statistics_and_their_average_stays(tmp_
 
 def test_all_shards_are_attacked_with_the_statistics_from_the_steps_start(tmp_path: Path) -> None:
     trainer = tiny.new_trainer(tmp_path, shards=4)
-    norm = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
-    attack, seen = trainer.attack.start, []
-    trainer.attack.start = lambda x, eps: seen.append(norm.running_mean.clone()) or attack(x, eps)
+    norm = next(m for m in trainer.step.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    attack, seen = trainer.step.attack.start, []
+    trainer.step.attack.start = lambda x, eps: seen.append(norm.running_mean.clone()) or attack(x, eps)
     tiny.take_steps(trainer, 2)
     first, second = seen[:4], seen[4:]
     assert len(seen) == 8
@@ -128,7 +132,7 @@ def test_all_shards_are_attacked_with_the_statistics_from_the_steps_start(tmp_pa
 
 def test_the_shards_of_a_step_have_dropout_of_their_own(tmp_path: Path) -> None:
     trainer = tiny.new_trainer(tmp_path, "clean", shards=2, model__name=DROPOUT)
-    dropout = next(m for m in trainer.model.modules() if isinstance(m, torch.nn.Dropout))
+    dropout = next(m for m in trainer.step.model.modules() if isinstance(m, torch.nn.Dropout))
     masks: list[Tensor] = []
     # Of ones it leaves the mask.
     dropout.register_forward_pre_hook(lambda _, inputs: torch.ones_like(inputs[0]))
@@ -150,18 +154,18 @@ def test_a_step_in_shards_runs_in_bfloat16(tmp_path: Path) -> None:
         tiny.take_steps(tiny.new_trainer(tmp_path, "lcvar", shards=2, precision=name), 2)
         for name in ("float32", "bfloat16")
     )
-    assert float(half.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=0.1)
+    assert float(half.counts.loss_sum) == pytest.approx(float(plain.step.counts.loss_sum), rel=0.1)
 
 
 def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tmp_path: Path) -> None:
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 2)
     config = trainer.config
     config.batchnorm = "sync"
-    model = new_model(trainer.images.spec, config, trainer.device)
+    model = new_model(trainer.images.spec, config, trainer.step.device)
     assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
-    model.load_state_dict(trainer.model.state_dict())
+    model.load_state_dict(trainer.step.model.state_dict())
     x, y = torch.rand(4, 1, 28, 28), torch.arange(4)
-    plain, synchronised = (training_attack(each, config)(x, y) for each in (trainer.model, model))
+    plain, synchronised = (training_attack(each, config)(x, y) for each in (trainer.step.model, model))
     assert torch.equal(plain, synchronised)
 
 
@@ -175,7 +179,7 @@ def test_figures_are_those_of_all_ranks(tmp_path: Path) -> None:
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 3)
     trainer.position.epoch_seconds = 2.0
     alone = trainer.training_row()
-    trainer.counts.ranks = Twins(0, 2)
+    trainer.step.counts.ranks = Twins(0, 2)
     both = trainer.training_row()
     assert (alone["images_per_second"], both["images_per_second"]) == (24, 48)
     assert both["loss"] == 2 * alone["loss"]
@@ -184,9 +188,9 @@ def test_figures_are_those_of_all_ranks(tmp_path: Path) -> None:
 
 def test_dafa_adds_up_what_does_not_depend_on_the_order(tmp_path: Path) -> None:
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path, "dafa", shards=2), 2)
-    units = trainer.policy.memory()["predicted"] * 2.0**32
+    units = trainer.step.policy.memory()["predicted"] * 2.0**32
     assert bool((units == units.round()).all())
-    assert float(trainer.policy.memory()["predicted"].sum()) == pytest.approx(32, rel=1e-6)
+    assert float(trainer.step.policy.memory()["predicted"].sum()) == pytest.approx(32, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.metrics_log import read_rows
-from cfol_fast.training import train, trainer, validation
+from cfol_fast.training import final_test, train, trainer
+from cfol_fast.training.holdout import HoldOut
+from cfol_fast.training.step import Step
 from tests.training import tiny
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
@@ -62,7 +64,7 @@ def test_a_new_run_that_cannot_start_leaves_the_old_one(old, settings):
 
 def test_a_new_run_that_fails_in_its_first_step_leaves_the_old_one(old, monkeypatch):
     before = files(old)
-    monkeypatch.setattr(trainer.Trainer, "step", lambda *_: 1 / 0)
+    monkeypatch.setattr(Step, "__call__", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         overwrite(old)
     assert files(old) == before
@@ -162,9 +164,9 @@ def test_a_row_is_never_on_the_disk_without_a_checkpoint(few_images, tmp_path, m
 @pytest.mark.parametrize("moment", ["step", "validation", "test"])
 def test_a_folder_that_is_deleted_while_it_is_trained_in_is_a_failure(few_images, tmp_path, monkeypatch, moment):  # fmt: skip
     owner, name = {
-        "step": (trainer.Trainer, "step"),
-        "validation": (validation, "validate"),
-        "test": (validation, "write_gallery"),
+        "step": (Step, "__call__"),
+        "validation": (HoldOut, "row"),
+        "test": (final_test, "write_gallery"),
     }[moment]
     original = getattr(owner, name)
 

@@ -6,10 +6,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cfol_fast import ops
 from cfol_fast.methods import METHODS
-from cfol_fast.training import step
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.epoch_counts import NEVER
+from cfol_fast.training.step import Step
 from tests.distributed.networks import DROPOUT
 from tests.training.tiny import each, new_trainer, take_steps
 
@@ -18,9 +18,9 @@ from tests.training.tiny import each, new_trainer, take_steps
 def test_the_whole_step_runs_without_reading_anything_back(few_images, tmp_path, method):
     """On the meta device every read-back raises."""
     trainer = take_steps(new_trainer(tmp_path, method, device="meta"), 2)
-    assert all(parameter.grad.device.type == "meta" for parameter in trainer.model.parameters())
+    assert all(parameter.grad.device.type == "meta" for parameter in trainer.step.model.parameters())
     with pytest.raises((RuntimeError, NotImplementedError)):
-        trainer.counts.loss_sum.item()
+        trainer.step.counts.loss_sum.item()
 
 
 @pytest.mark.parametrize("kind", ["fgsm", "n-fgsm"])
@@ -56,13 +56,13 @@ def test_a_real_step_calls_each_native_op(few_images, tmp_path, method, of_its_s
 
 def test_a_step_changes_every_weight_and_tallies_every_example(few_images, tmp_path):
     trainer = new_trainer(tmp_path)
-    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    before = [parameter.detach().clone() for parameter in trainer.step.model.parameters()]
     take_steps(trainer, 3)
-    assert all(not torch.equal(b, p) for b, p in zip(before, trainer.model.parameters(), strict=True))
-    counts, errors = ops.read_tally(trainer.counts.tally)
+    assert all(not torch.equal(b, p) for b, p in zip(before, trainer.step.model.parameters(), strict=True))
+    counts, errors = ops.read_tally(trainer.step.counts.tally)
     assert int(counts.sum()) == 3 * 16
     assert 0 <= float(errors.sum()) <= 3 * 16
-    assert int(trainer.counts.first_bad) == NEVER
+    assert int(trainer.step.counts.first_bad) == NEVER
 
 
 @pytest.mark.parametrize("settings", [{}, {"shards": 2}, {"awp": 0.005}], ids=str)
@@ -71,42 +71,42 @@ def test_no_pass_of_a_step_keeps_the_gradients_of_the_last_beside_it(
 ):
     trainer = take_steps(new_trainer(tmp_path, **settings), 1)
     held: list[bool] = []
-    attacked = step.attacked
+    attacked = Step.attacked
 
-    def watched(trainer, x, y):
-        held.append(any(parameter.grad is not None for parameter in trainer.model.parameters()))
-        return attacked(trainer, x, y)
+    def watched(step, x, y):
+        held.append(any(parameter.grad is not None for parameter in step.model.parameters()))
+        return attacked(step, x, y)
 
-    monkeypatch.setattr(step, "attacked", watched)
+    monkeypatch.setattr(Step, "attacked", watched)
     take_steps(trainer, 1)
     assert held == [False] * len(held)
     assert held
-    assert all(parameter.grad is not None for parameter in trainer.model.parameters())
+    assert all(parameter.grad is not None for parameter in trainer.step.model.parameters())
 
 
 def test_the_first_step_with_a_bad_loss_is_remembered(few_images, tmp_path):
     trainer = take_steps(new_trainer(tmp_path, "clean"), 2)
     with torch.no_grad():
-        next(trainer.model.parameters()).fill_(float("nan"))
+        next(trainer.step.model.parameters()).fill_(float("nan"))
     x, y = torch.rand(4, 1, 28, 28), torch.arange(4)
     for _ in range(2):
-        trainer.step(TrainingBatch(y, None, x, y))
-    assert int(trainer.counts.first_bad) == 2
+        trainer.step(iter([TrainingBatch(y, None, x, y)]))
+    assert int(trainer.step.counts.first_bad) == 2
 
 
 @pytest.mark.slow
 def test_a_compiled_step_computes_the_same(few_images, tmp_path):
     plain, compiled = (take_steps(new_trainer(tmp_path, compile=flag), 2) for flag in (False, True))
-    assert float(compiled.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=1e-4)
-    assert compiled.model.state_dict().keys() == plain.model.state_dict().keys()
+    assert float(compiled.step.counts.loss_sum) == pytest.approx(float(plain.step.counts.loss_sum), rel=1e-4)
+    assert compiled.step.model.state_dict().keys() == plain.step.model.state_dict().keys()
 
 
 @pytest.mark.slow
 def test_a_bfloat16_step_is_near_the_float32_one(few_images, tmp_path):
     plain, half = (take_steps(new_trainer(tmp_path, precision=name), 2) for name in ("float32", "bfloat16"))
-    assert all(parameter.dtype == torch.float32 for parameter in half.model.parameters())
-    assert float(half.counts.loss_sum) == pytest.approx(float(plain.counts.loss_sum), rel=0.05)
-    assert float(half.counts.loss_sum) != float(plain.counts.loss_sum)
+    assert all(parameter.dtype == torch.float32 for parameter in half.step.model.parameters())
+    assert float(half.step.counts.loss_sum) == pytest.approx(float(plain.step.counts.loss_sum), rel=0.05)
+    assert float(half.step.counts.loss_sum) != float(plain.step.counts.loss_sum)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -114,16 +114,16 @@ def test_a_bfloat16_step_is_near_the_float32_one(few_images, tmp_path):
 def test_batchnorm_counts_steps(few_images, tmp_path, method, shards):
     """However often a step passes through the model."""
     trainer = take_steps(new_trainer(tmp_path, method, model__name=DROPOUT, shards=shards, awp=0.01), 2)
-    (norm,) = (layer for layer in trainer.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
+    (norm,) = (layer for layer in trainer.step.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
     assert int(norm.num_batches_tracked) == 2
 
 
 def test_a_mean_over_all_passes_counts_them_all(few_images, tmp_path):
     def passes(momentum):
         trainer = new_trainer(tmp_path, "trades", model__name=DROPOUT)
-        (norm,) = (layer for layer in trainer.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
+        (norm,) = (layer for layer in trainer.step.model.modules() if isinstance(layer, torch.nn.BatchNorm2d))
         norm.momentum = momentum
-        trainer.step_count = StepCount(trainer.model)
+        trainer.step.step_count = StepCount(trainer.step.model)
         take_steps(trainer, 2)
         return int(norm.num_batches_tracked)
 

@@ -14,6 +14,7 @@ from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import read_result
 from cfol_fast.training import loop, trainer
+from cfol_fast.training.epoch_counts import NEVER
 from cfol_fast.training.images import load_images
 from tests.training import tiny
 
@@ -159,7 +160,7 @@ def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, mo
     with pytest.raises(TrainingFailed, match=r"since step \d+; the last good checkpoint is .*last.pt"):
         tiny.run(tmp_path / "run", checkpoint__steps=1, epochs=8)
     state = read_checkpoint(tmp_path / "run/checkpoints/last.pt")
-    assert int(state["step"]["first_bad"]) == trainer.NEVER
+    assert int(state["step"]["first_bad"]) == NEVER
 
 
 @pytest.mark.slow
@@ -196,7 +197,7 @@ def test_the_best_epoch_is_the_best_on_average_over_the_classes(few_images, tmp_
     trainer = tiny.new_trainer(tmp_path)
     for average, class_average in ((0.5, 0.4), (0.6, 0.3), (0.4, 0.5)):
         both = {"average": average, "class_average": class_average, "worst": 0.1}
-        trainer.keep_best({"clean": both, "robust": both})
+        trainer.state.keep_best({"clean": both, "robust": both})
         trainer.position.epoch += 1
     assert trainer.position.best["best-average"] == {"epoch": 3, "value": 0.5}
 
@@ -223,16 +224,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         cf.load(tmp_path / "other.pt")
 
 
-def test_listeners_hear_every_row(few_images, tmp_path):
-    heard = []
-    cf.train(tiny.tiny_config(tmp_path / "run"), quiet=True, listeners=(heard.append,))
-    assert [row["kind"] for row in heard] == ["train", "validation"] * 2
-
-
 def test_tensorboard_events_are_written(few_images, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    cf.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True, tensorboard=True)
+    cf.train(tiny.tiny_config(tmp_path / "run", epochs=1), quiet=True, log=["tensorboard"])
     events = EventAccumulator(str(tmp_path / "run/tensorboard"))
     events.Reload()
     assert "train/loss" in events.Tags()["scalars"]

@@ -69,7 +69,7 @@ def test_a_run_with_it_that_was_stopped_continues_bit_for_bit(few_images, tmp_pa
 
 def test_it_changes_the_step_and_reads_nothing_back(few_images, tmp_path):
     plain, moved = (tiny.take_steps(tiny.new_trainer(tmp_path, awp=gamma), 1) for gamma in (0, 0.005))
-    assert float(moved.counts.loss_sum) > float(plain.counts.loss_sum)
+    assert float(moved.step.counts.loss_sum) > float(plain.step.counts.loss_sum)
     tiny.take_steps(tiny.new_trainer(tmp_path, device="meta", awp=0.005), 2)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.training import Run, train, trainer
 from cfol_fast.training.images import load_images
+from cfol_fast.training.parts import build
 from cfol_fast.training.trainer import Trainer
 
 TIMES = ("seconds", "images_per_second")
@@ -107,12 +109,13 @@ def new_trainer(out: Path | str, method: str = "cfol", **settings: Any) -> Train
     device = settings.pop("device", "cpu")
     config = complete(tiny_config(out, method, **settings))
     config.device = str(device)
-    return Trainer(config, load_images(config))
+    return build(config, load_images(config))
 
 
 def take_steps(trainer: Trainer, count: int) -> Trainer:
-    for batch in trainer.batches.feed(count):
-        trainer.step(batch)
+    with closing(trainer.state.batches.feed(count)) as batches:
+        for _ in range(count):
+            trainer.take_step(batches)
     return trainer
 
 

@@ -1,0 +1,222 @@
+"""What a checkpoint holds of a run: everything that it needs to continue exactly, and its best weights for the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cfol_fast import ops, theory
+from cfol_fast.attacks.choices import choices
+from cfol_fast.errors import InputError, TrainingFailed
+from cfol_fast.machine import arithmetic, check_same_arithmetic
+from cfol_fast.progress import Progress, Stopwatch
+from cfol_fast.ranks import Ranks
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, FORMAT, LAST, CheckpointStore
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.json_files import made_from
+from cfol_fast.runs.metrics_log import MetricsLog, Row
+from cfol_fast.training.averages import WeightAverage
+from cfol_fast.training.batches import Batches
+from cfol_fast.training.capture import CapturedStep
+from cfol_fast.training.epoch_counts import NEVER
+from cfol_fast.training.holdout import judged
+from cfol_fast.training.images import RunImages
+from cfol_fast.training.position import Position
+from cfol_fast.training.same_data import data_change
+from cfol_fast.training.step import Step
+
+
+@dataclass(kw_only=True)
+class RunState:
+    """The parts of a run that have a state, and the folder that keeps it.
+
+    average, ensemble: of the weights, where the run keeps them. init: what the result says of the weights that the run starts from.
+    check_folder: fails when the folder is not the run's any more.
+    """
+
+    config: TrainConfig
+    images: RunImages
+    position: Position
+    step: Step
+    captured: CapturedStep | None
+    batches: Batches
+    average: WeightAverage | None
+    ensemble: theory.IterateReservoir | None
+    init: dict[str, Any] | None
+    folder: Path
+    store: CheckpointStore
+    log: MetricsLog
+    ranks: Ranks
+    progress: Progress
+    check_folder: Callable[[], None]
+    # For result.json: where the run went on with other data, and what differed.
+    changed_data: list[dict[str, Any]] = field(default_factory=list)
+    since_save: Stopwatch = field(default_factory=Stopwatch)
+
+    def check_health(self) -> None:
+        """Looks at the folder and at the flags that the steps raised on the device; called before anything is logged or saved."""
+        self.check_folder()
+        last = self.store.path(LAST)
+        good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+        step = self.step
+        parts = (step.sampler, step.attack, step.counts, self.images.train)
+        seen = (int(step.counts.first_bad), [int(part.fault) for part in parts])
+        of_ranks = self.ranks.gather_objects(seen)
+        first_bad = min(first for first, _ in of_ranks)
+        if first_bad != NEVER:
+            raise TrainingFailed(
+                f"the loss is not finite since step {first_bad}; {good}. Try a lower learning rate"
+            )
+        for flags in (flags for _, faults in of_ranks for flags in faults if flags):
+            raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
+
+    def keep_best(self, validated: Row) -> None:
+        """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and in the worst class.
+
+        The weights' moving average is kept by its own accuracies.
+        """
+        kept = [("", validated, self.step.model)]
+        if self.average is not None and "ema" in validated:
+            kept.append((EMA, validated["ema"], self.average.model))
+        epoch, best = self.position.epoch + 1, self.position.best
+        for prefix, found, model in kept:
+            accuracies = judged(self.config, found)
+            for rule, value in (
+                (BEST_AVERAGE, accuracies["class_average"]),
+                (BEST_WORST, accuracies["worst"]),
+            ):
+                name = prefix + rule
+                if name not in best or value > best[name]["value"]:
+                    best[name] = {"epoch": epoch, "value": value}
+                    self.store.save_best(name, {**self.weights(epoch, model), "validation": found})
+
+    def save(self) -> Path:
+        """Writes the checkpoint `last`, unless a flag says that the state is bad. No rank goes on before it is written."""
+        self.check_health()
+        self.since_save.lap()
+        state = self.state_dict()
+        return self.ranks.from_first(lambda: self.store.save_last(state))
+
+    def weights(self, epoch: int, model: nn.Module | None = None) -> dict[str, Any]:
+        """The part of a checkpoint that is enough to use the model, or that of the average."""
+        return {
+            "format": FORMAT,
+            "model": (self.step.model if model is None else model).state_dict(),
+            "spec": self.images.spec.to_dict(),
+            "classes": self.images.classes,
+            "dataset": self.config.data.name,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "epoch": epoch,
+            # Who starts from these weights counts the epochs before them too.
+            **({} if self.init is None else {"init": self.init}),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run needs to continue exactly, and all that `load` needs to rebuild its model."""
+        device = self.step.device
+        return {
+            **self.weights(self.position.epoch),
+            **{name: part.state_dict() for name, part in self.parts().items()},
+            "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
+            "metrics_size": self.log.size,
+            "data": self.images.content,
+            "changed_data": self.changed_data,
+            "arithmetic": arithmetic(device, self.config.compile, self.config.deterministic),
+            "choices": choices().chosen,
+            # Dropout draws from torch's own generators, where a model has it.
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+
+    def parts(self) -> dict[str, Any]:
+        """The parts with a state of their own, by their keys in a checkpoint."""
+        step = self.step
+        return {
+            "position": self.position,
+            # Without a class policy a checkpoint is what it was before there were policies.
+            **({"policy": step.policy} if step.policy.factors else {}),
+            **({} if self.average is None else {"ema": self.average}),
+            "optimizer": step.optimizer,
+            "sampler": step.sampler,
+            "attack": step.attack,
+            "source": self.images.train,
+            "queue": self.batches,
+            "step": step.counts,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step.model.load_state_dict(state["model"])
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
+        if self.ensemble is not None:
+            self.ensemble.load_state_dict(state["ensemble"])
+        torch.set_rng_state(state["torch_rng"].cpu())
+        device = self.step.device
+        if state["cuda_rng"] is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), device)
+        self.step.counts.number.fill_(self.position.step)
+        if self.captured is not None:
+            self.captured.forget()
+
+    def restore(self, force: bool = False, changed_data: bool = False) -> bool:
+        """Continues from the newest whole checkpoint; False for a run that was killed before its first one, which stays at its start.
+
+        force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
+        changed_data: also with other data.
+        """
+        if self.ranks.is_first:
+            self.store.sweep()
+        device = self.step.device
+        # The first rank reads for all: the others may be on machines that do not see its disk.
+        on = device if self.ranks.size == 1 else torch.device("cpu")
+        found = self.ranks.from_first(lambda: self._newest(on))
+        if found is None:
+            self.progress.say(f"{self.folder} has no checkpoint yet: starting at step 0")
+            return False
+        state, name, complaint = found
+        if complaint is not None:
+            self.progress.say(f"{complaint}; using {name} instead")
+        with made_from(self.store.path(name)):
+            self.check_data(state, changed_data)
+            here = arithmetic(device, self.config.compile, self.config.deterministic)
+            for change in check_same_arithmetic(state["arithmetic"], here, force):
+                self.progress.say(
+                    f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
+                )
+            if device.type == "cpu":
+                choices().pin(state.get("choices"))
+            self.load_state_dict(state)
+            self.log.cut(state["metrics_size"])
+        self.progress.say(f"continuing at step {self.position.step}")
+        return True
+
+    def check_data(self, before: dict[str, Any], accept: bool) -> None:
+        """Refuses to go on with other data than a checkpoint, or the result of the stage before, is of; or notes the difference."""
+        step = int(before["position"]["step"]) if "position" in before else 0
+        # The first rank has the digests.
+        change, refusal = self.ranks.from_first(lambda: data_change(self.images, before, self.folder, accept))
+        if refusal is not None:
+            raise InputError(refusal)
+        self.changed_data = list(before.get("changed_data") or [])
+        if change is not None:
+            self.changed_data.append({"step": step, "differences": change})
+            self.progress.say(f"continuing with changed data: {change}")
+        elif before.get("data") is None:
+            self.progress.say(
+                "the checkpoint has no digests of its data (version 0.2 or older): they were not compared"
+            )
+
+    def _newest(self, device: torch.device) -> tuple[dict[str, Any], str, str | None] | None:
+        found = self.store.newest(device, lambda state: self.log.misfit(state.get("metrics_size", 0)))
+        if found is None and self.log.size:
+            raise InputError(
+                f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "
+                "or start afresh with --overwrite"
+            )
+        return found
