@@ -51,12 +51,31 @@ def group_size() -> int:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's number and how many there are, as torchrun says. (0, 1): alone."""
-    try:
-        return int(os.environ.get("RANK", "0")), max(1, int(os.environ.get("WORLD_SIZE", "1")))
-    # Somebody else's variables: torchrun writes numbers.
-    except ValueError:
-        return 0, 1
+    """This process's number and how many there are, as torchrun says. (0, 1): alone. What cannot be is refused: it would run twice."""
+    return _place("RANK", "WORLD_SIZE")
+
+
+def _place(number: str, how_many: str) -> tuple[int, int]:
+    """A number below how many there are, from two variables; without them 0 of 1."""
+    size, rank = _whole(how_many, 1, 1), _whole(number, 0, 0)
+    if rank >= size:
+        said = f"{how_many} is {size}" if os.environ.get(how_many) else f"{how_many} is not set"
+        raise InputError(
+            f"{number}={rank} is no number of a process: {said}, and numbers go from 0 to {how_many} - 1; start the processes with "
+            "torchrun, or unset both"
+        )
+    return rank, size
+
+
+def _whole(name: str, least: int, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise InputError(
+            f"{name} must be a whole number of at least {least}, as torchrun writes it, got {text!r}; unset it to run one process"
+        )
+    return int(text)
 
 
 def count() -> int:
@@ -66,16 +85,15 @@ def count() -> int:
 
 def local_rank() -> int:
     """This process's number on its machine: that of its GPU."""
-    with suppress(ValueError):
-        return int(os.environ.get("LOCAL_RANK", "0"))
-    return 0
+    # Not every launcher says how many there are on a machine.
+    if not os.environ.get("LOCAL_WORLD_SIZE"):
+        return _whole("LOCAL_RANK", 0, 0)
+    return _place("LOCAL_RANK", "LOCAL_WORLD_SIZE")[0]
 
 
 def local_count() -> int:
     """How many processes of the job are on this machine."""
-    with suppress(ValueError):
-        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return 1
+    return _whole("LOCAL_WORLD_SIZE", 1, 1)
 
 
 def refuse_many(what: str) -> None:
@@ -113,6 +131,10 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
     if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise InputError(
             f"WORLD_SIZE={size} says that there are {size} processes, but not where they meet: start them with torchrun, or unset WORLD_SIZE"
+        )
+    if not os.environ.get("RANK"):
+        raise InputError(
+            f"WORLD_SIZE={size} says that there are {size} processes, and RANK is not set, so each would be the first: start them with torchrun"
         )
     import torch
     import torch.distributed as dist
@@ -220,7 +242,11 @@ def speaks_first() -> bool:
 
 def _ask_for_the_word() -> bool:
     if _store is None:
-        return rank_and_size()[0] == 0
+        try:
+            return rank_and_size()[0] == 0
+        # What is wrong with it is what there is to say.
+        except InputError:
+            return True
     with suppress(RuntimeError):
         return bool(_store.add("said", 1) == 1)
     # Whoever holds the store is gone.

@@ -55,13 +55,83 @@ def test_the_others_stop_without_a_word(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", ["1", "", "many"])
+@pytest.mark.parametrize("size", ["1", ""])
 def test_one_process_goes_on(
     size: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
     assert processes.rank_and_size() == (0, 1)
     assert cli.main(["reproduce", "--list"]) == 0
+
+
+NO_PLACE = [
+    ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 is no number of a process: WORLD_SIZE is 2"),
+    ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 is no number of a process: WORLD_SIZE is 2"),
+    ({"RANK": "1"}, "RANK=1 is no number of a process: WORLD_SIZE is not set"),
+    ({"RANK": "x"}, "RANK must be a whole number of at least 0, as torchrun writes it, got 'x'"),
+    ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number"),
+    ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be a whole number"),
+    ({"RANK": "1.0", "WORLD_SIZE": "2"}, "RANK must be a whole number"),
+    ({"RANK": "\u00b2", "WORLD_SIZE": "3"}, "RANK must be a whole number"),
+    (
+        {"WORLD_SIZE": "many"},
+        "WORLD_SIZE must be a whole number of at least 1, as torchrun writes it, got 'many'",
+    ),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be a whole number of at least 1"),
+    ({"WORLD_SIZE": "-2", "RANK": "0"}, "WORLD_SIZE must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("variables", "message"), NO_PLACE, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize(
+    "words", [["reproduce", "--list"], ["train", "erm", "--out", "run"], ["eval", "run"], ["doctor"]]
+)
+def test_a_place_that_cannot_be_is_refused_at_once(
+    words: list[str],
+    variables: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"cfol-fast: error: {message}")
+    assert (said.err.count("\n"), said.out) == (1, "")
+    assert list(tmp_path.iterdir()) == []
+    for ask in (processes.rank_and_size, processes.count):
+        with pytest.raises(InputError):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK must be"),
+        ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=3 is no number"),
+        ({"LOCAL_WORLD_SIZE": "y"}, "LOCAL_WORLD_SIZE must be"),
+    ],
+)
+def test_a_place_on_the_machine_that_cannot_be_is_refused(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"^{message}"):
+        processes.local_rank() if "LOCAL_RANK" in variables else processes.local_count()
+
+
+def test_processes_without_a_number_would_each_be_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="RANK is not set"), processes.joined("cpu"):
+        pass
 
 
 def test_of_a_wrong_option_the_first_process_speaks(

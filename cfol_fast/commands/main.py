@@ -100,13 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A name whose bytes are not UTF-8 is shown with escapes, instead of ending the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    if processes.rank_and_size()[0] > 0:
-        warnings.simplefilter("ignore")
     # Pillow's, of images that are refused with their name.
     warnings.filterwarnings("ignore", message="Image size .* decompression bomb")
     warnings.formatwarning = lambda message, *_, **__: f"cfol-fast: note: {message}\n"
     with Interrupts() as interrupts:
         try:
+            if processes.rank_and_size()[0] > 0:
+                warnings.simplefilter("ignore")
             _check_environment()
             try:
                 status = _dispatch(arguments)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.readers import LoaderSource
+from cfol_fast.evaluation.readers import LoaderSource, loader_in
 from cfol_fast.models.spec import ModelSpec
 
 
@@ -58,7 +58,7 @@ def class_names(
             f"the model has {logits} outputs, the data set {k} classes: it was made for another data set, or num_classes is wrong"
         )
     # Those of a loader are known, and checked, batch by batch.
-    if not isinstance(source, LoaderSource):
+    if loader_in(source) is None:
         check_labels(source.labels, k)
     return names
 

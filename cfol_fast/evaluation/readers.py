@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from cfol_fast.data.classes import InModelOrder
 from cfol_fast.data.numbered import LABELS, Delivered, in_sequence, numbered_batches
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
@@ -155,6 +156,13 @@ def _what_went_wrong(delivered: Delivered, rest: Iterator[Delivered]) -> str:
         what = "are missing" if came < asked else "came in addition"
         said += f"; of all {asked} examples {abs(asked - came)} {what}"
     return f"{said}; an evaluation needs each example once, in its place (leave examples out with torch.utils.data.Subset)"
+
+
+def loader_in(source: Any) -> LoaderSource | None:
+    """The loader that a source reads, also where its labels are mapped to those of a model."""
+    while isinstance(source, InModelOrder):
+        source = source.source
+    return source if isinstance(source, LoaderSource) else None
 
 
 def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:

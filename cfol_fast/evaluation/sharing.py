@@ -23,7 +23,7 @@ from cfol_fast.attacks.attack import Attack
 from cfol_fast.attacks.frozen import bare
 from cfol_fast.data.source import Batch, Source, every_nth_batch
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
-from cfol_fast.evaluation.readers import LoaderSource
+from cfol_fast.evaluation.readers import loader_in
 from cfol_fast.ranks import Ranks
 
 
@@ -165,7 +165,8 @@ def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:
     """Ranks with different weights or examples would each compute a part of something else."""
     if ranks.size == 1:
         return
-    order = repr(source.order) if isinstance(source, LoaderSource) else source.labels
+    loader = loader_in(source)
+    order = source.labels if loader is None else repr(loader.order)
     for what, mine in (("weights", model_fingerprint(model)), ("examples", fingerprint([order]))):
         found = ranks.gather_objects(mine)
         if len(set(found)) > 1:

@@ -21,8 +21,12 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from cfol_fast.data.classes import InModelOrder
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import AutoAttack, evaluate, evaluate_radii
+from cfol_fast.evaluation.readers import LoaderSource, loader_in
+from cfol_fast.evaluation.sharing import check_same_work
+from cfol_fast.ranks import Ranks
 from tests.attacks.small_models import EPS, Trained
 
 PGD = {"eps": EPS, "steps": 1, "random_start": False}
@@ -235,3 +239,32 @@ def test_a_worker_reaches_the_data_set_itself(trained: Trained) -> None:
     )
     expected = evaluate(*trained, batch_size=64)
     assert torch.equal(evaluate(trained.model, loader).clean.correct, expected.clean.correct)
+
+
+@pytest.mark.parametrize("ranks", [None, Ranks(0, 1)])
+def test_a_loader_of_classes_in_another_order_is_read_as_any_other(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, ranks: Ranks | None
+) -> None:
+    names = [f"class {c}" for c in range(10)]
+    monkeypatch.setattr(trained.model, "classes", names[::-1], raising=False)
+    data = TensorDataset(trained.x, 9 - trained.y)
+    data.classes = names  # type: ignore[attr-defined]
+    report = evaluate(trained.model, DataLoader(data, 64, drop_last=True), ranks=ranks)
+    assert report.clean.average == 1
+    assert ["left out 8 of" in note for note in report.notes] == [True, False]
+
+
+def test_loaders_of_ranks_with_other_orders_are_refused() -> None:
+    data = TensorDataset(torch.rand(9, 1), torch.arange(9))
+    orders = [
+        loader_in(LoaderSource(DataLoader(data, 3, sampler=order), True))
+        for order in (range(9), range(8, -1, -1))
+    ]
+    assert orders[0].order != orders[1].order  # type: ignore[union-attr]
+    for source in (orders[1], InModelOrder(orders[1], range(9), [str(c) for c in range(9)])):  # type: ignore[arg-type]
+        found: list[Any] = []
+        ranks = Ranks(0, 2)
+        ranks.gather_objects = lambda value, found=found: found.append(value) or [value, value]  # type: ignore
+        check_same_work(ranks, torch.nn.Linear(1, 1), source)
+        check_same_work(ranks, torch.nn.Linear(1, 1), orders[0])
+        assert found[1] != found[3]
