@@ -181,6 +181,9 @@ def test_a_folder_of_images_stands_for_cifar10(tmp_path):
     place = plan.Place(table, table.scales["small"], tmp_path, device="cpu")
     job = place.run(table.row("erm"), {}, 0)
     assert (job.config.data.name, job.config.data.content) == ("folder", content_of(tmp_path))
+    # CIFAR-10's augmentation, not that of a folder of one's own.
+    assert job.config.data.augment == "paper"
+    assert "--set data.augment=paper" in plan.command(job, tmp_path)
     # Whoever repeats it with other images is told.
     assert f"--set data.content={content_of(tmp_path)}" in plan.command(job, tmp_path)
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.data import default_augmentation, is_own
 from cfol_fast.data.content import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
@@ -151,6 +152,8 @@ class Place:
             if config.data.name == "cifar10" and _is_folder_of_images(self.data):
                 # Named by its images, not by where they lie: its runs go on, and are kept, anywhere.
                 config.data.name, config.data.content = "folder", _content_of(self.data)
+                # A folder's own default is another one.
+                config.data.augment = config.data.augment or "paper"
         config.data.download = self.download and can_fetch(config)
         return job(config)
 
@@ -248,6 +251,8 @@ def command(job_: Job, data: Path | None, more: Sequence[str] = (), out: str = "
         words += ["--data", str(data or "DATA")]
     # A run's name leaves out seven steps and float32, which are not every method's and every device's defaults.
     settings = {**job_.settings, "attack.steps": config.attack.steps, "precision": "float32"}
+    if config.data.augment != default_augmentation(is_own(config.data.name, config.data.root)):
+        settings["data.augment"] = config.data.augment
     for key, value in settings.items():
         if key not in (*SAID, *DERIVED) and value != _default(config, key):
             words += ["--set", f"{key.removeprefix('params.')}={_setting(key, value)}"]
