@@ -51,11 +51,7 @@ class DataConfig:
     # For "random-resized": the smallest share of the image's area, and the largest of width : height and height : width.
     crop_scale: float = 0.08
     crop_ratio: float = 4 / 3
-    # "resident" or "ffcv", which goes with the next version: --dataset beton takes its place.
-    source: str = "resident"
-    # The FFCV file with the training part.
-    beton: str | None = None
-    # For FFCV: the number of batches drawn ahead of the update.
+    # For FFCV files: the number of batches drawn ahead of the update.
     lag: int = 1
 
 

@@ -171,8 +171,7 @@ Use = tuple[str, Callable[[TrainConfig], bool], str]
 USED_WITH: tuple[Use, ...] = (
     ("data.crop_scale", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
     ("data.crop_ratio", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
-    ("data.beton", lambda c: c.data.source == "ffcv", "data.source=ffcv"),
-    ("data.lag", lambda c: c.data.source == "ffcv" or c.data.name == "beton", "data.name=beton"),
+    ("data.lag", lambda c: c.data.name == "beton", "data.name=beton"),
     ("optimizer.milestones", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
     ("optimizer.decay", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
     ("optimizer.warmup", lambda c: c.optimizer.schedule == "one-cycle", "optimizer.schedule=one-cycle"),
@@ -231,7 +230,6 @@ def _check(config: TrainConfig) -> None:
         ("attack.norm", config.attack.norm, NORMS),
         ("precision", config.precision, PRECISIONS),
         ("batchnorm", config.batchnorm, ("shard", "sync")),
-        ("data.source", config.data.source, ("resident", "ffcv")),
         ("data.crop", config.data.crop, ("own", "random-resized")),
         ("data.augment", config.data.augment, data.AUGMENTATIONS),
         ("ema.per", config.ema.per, ("step", "epoch")),
@@ -258,10 +256,6 @@ def _check(config: TrainConfig) -> None:
         raise InputError("--classes-by-position belongs to --init: give the weights to start from")
     if config.model.init_normalize is not None and config.model.init is None:
         raise InputError("model.init_normalize belongs to model.init: give the weights to start from")
-    if config.data.source == "ffcv" and config.data.images is not None:
-        raise InputError(
-            "data.images takes a part of images in memory: write an FFCV file of that part instead"
-        )
     if config.data.content is not None and config.data.name != "folder":
         raise InputError(
             f"data.content is the digest of a folder of images, got data.name={config.data.name}"
@@ -269,8 +263,6 @@ def _check(config: TrainConfig) -> None:
     check_white(data.spec(config.data.name), config.data.white)
     if config.data.crop != "own" and config.data.augment == "none":
         raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=none")
-    if config.data.source == "ffcv" and config.data.beton is None:
-        raise InputError("data.source=ffcv needs data.beton=FILE (made by: cfol-fast data to-ffcv)")
     fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy
     if policy.needs & FROM_HOLDOUT and fraction is None:
         wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)

@@ -19,7 +19,6 @@ INCIDENTAL = (
     "data.root",
     "data.download",
     "data.cache",
-    "data.beton",
     "compile",
     "graph",
     "deterministic",

@@ -32,7 +32,7 @@ def why_no_graph(config: TrainConfig) -> str | None:
         return "a step of several processes is not captured"
     if (config.shards or 1) > 1:
         return f"a step of {config.shards} shards is not captured"
-    if config.data.source == "ffcv" or config.data.name == "beton":
+    if config.data.name == "beton":
         return "FFCV's batches come from the host"
     if config.compile:
         return "--compile brings CUDA graphs of its own"

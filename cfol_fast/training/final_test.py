@@ -16,7 +16,6 @@ from cfol_fast.runs import checkpoints, predictions, run_folder
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training.evaluations import Evaluations, figures, in_order
-from cfol_fast.training.images import TRAINING_FILE
 from cfol_fast.training.state import RunState
 
 GALLERY_SIZE = 6
@@ -83,8 +82,7 @@ def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
         "versions": versions(),
         "seconds": state.position.seconds,
         **({} if state.init is None else {"init": state.init}),
-        # The file of data.source=ffcv holds images of "train" once more.
-        "data": {part: held for part, held in (images.content or {}).items() if part != TRAINING_FILE},
+        "data": images.content or {},
         **({"copies": {part: [*counts] for part, counts in images.copies.items()}} if images.copies else {}),
         **({"changed_data": state.changed_data} if state.changed_data else {}),
         **ensemble,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,18 +11,13 @@ from torch import Tensor
 
 from cfol_fast import data, ops, processes
 from cfol_fast.data import room
-from cfol_fast.data.beton import open_beton
-from cfol_fast.data.content import PartContent, check_content, copies, describe, describe_part, records
+from cfol_fast.data.content import PartContent, check_content, copies, describe, records
 from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.models.zoo import create_without_numbers
 from cfol_fast.runs.config import TrainConfig, augmentation_word
 from cfol_fast.runs.defaults import holdout_fraction
-
-# What `content` calls the FFCV file that stands for training images that are in memory, too (data.source=ffcv).
-TRAINING_FILE = "train.beton"
 
 
 @dataclass
@@ -112,26 +106,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         )
     augmentation = word if augment is None else f"{word} ({augment})"
     notes.append(f"augmentation: {augmentation}")
-    train: TrainingSource
-    if wanted.source == "ffcv":
-        notes.append(
-            "data.source=ffcv goes with the next version: `cfol-fast data to-ffcv --split all --out FILES` and `--dataset beton --data "
-            "FILES` take its place, and stream hold-out and test, too"
-        )
-        file = open_beton(wanted.beton or "")
-        written_labels = torch.from_numpy(file.labels)
-        if file.description["classes"] != found.classes or not torch.equal(
-            written_labels, found.train.labels
-        ):
-            raise InputError(
-                f"{wanted.beton} was not written from the training part of {wanted.name}: labels or classes differ; "
-                "write it with cfol-fast data to-ffcv and the same --dataset, --imbalance and --seed"
-            )
-        if content is not None:
-            content[TRAINING_FILE] = describe_part(data.BetonSet(file))
-        train = data.FFCVSource(file, wanted.lag, augment=augment, subset=training_rows, **options)
-    else:
-        train = source_of(images, augment)
+    train = source_of(images, augment)
     memory = 0
     for source, width in ((train, config.batch_size // processes.count()), (test, config.test.batch_size)):
         if isinstance(source, data.FFCVSource):
@@ -152,7 +127,11 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         std=tuple(found.std),
     )
     if config.batch_size > len(images.labels):
-        notes.append(_check_large_batch(config, spec, len(images.labels)))
+        count = len(images.labels)
+        notes.append(
+            f"batch_size={config.batch_size} is more than the {count:,} training images: "
+            f"a batch draws each of them {config.batch_size / count:.3g} times"
+        )
     return RunImages(
         classes=list(found.classes),
         train=train,
@@ -196,7 +175,7 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
         # Of these only batches are in memory, which is checked with their sources.
         return []
     way_out = room.streaming(wanted.name, wanted.root)
-    train = found.train.nbytes if wanted.source == "resident" else 0
+    train = found.train.nbytes
     needed, what = train + found.test.nbytes, f"{len(found.train) + len(found.test):,} images"
     room.check_device(what, needed, device, room.free_memory(device), way_out)
     # A table's subset shares the bytes until it goes to another device.
@@ -205,40 +184,3 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     return [
         f"{what}: {room.size_text(needed)} on {device}, {room.size_text(copied)} of memory to divide them"
     ]
-
-
-def _check_large_batch(config: TrainConfig, spec: ModelSpec, images: int) -> str:
-    """Refuses a batch, larger than the data set, that cannot fit; and says what it does. Found in the first step it would take minutes."""
-    device, size = torch.device(config.device), config.batch_size
-    needed = size // (config.shards or 1) * kept_for_one_image(spec)
-    what, way_out = (
-        f"batches of {size:,} images",
-        f"take a smaller --batch-size, there are {images:,} to train on",
-    )
-    if config.precision == "bfloat16":
-        needed //= 2
-    if device.type == "cpu":
-        room.check_memory(what, needed, way_out)
-    room.check_device(what, needed, device, room.free_memory(device), way_out)
-    return f"batch_size={size} is more than the {images:,} training images: a batch draws each of them {size / images:.3g} times"
-
-
-def kept_for_one_image(spec: ModelSpec) -> int:
-    """Bytes that a training step keeps of every image for its backward pass, in float32; counted without data (device "meta")."""
-    # By their place, since layers share what lies between them; held, so that no place is used twice.
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor
-        return tensor
-
-    count = 2
-    images = torch.empty(count, spec.in_channels, spec.image_size, spec.image_size, device="meta")
-    # A network that cannot be built or does not take such images is refused, with its reason, where the run builds it.
-    with suppress(Exception):
-        model = create_without_numbers(spec.name, spec.num_classes, spec.image_size, spec.in_channels).train()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(images)
-        for one in (*model.parameters(), *model.buffers()):
-            kept.pop(one.untyped_storage()._cdata, None)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) // count

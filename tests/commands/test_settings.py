@@ -98,7 +98,6 @@ def test_from_python_too(photos: Path) -> None:
         (["--dataset", "beton", "--set", "data.size=64"], "data.size is chosen when FFCV files are written"),
         (["--data", "PHOTOS", "--set", "data.lag=4"], "data.lag belongs to data.name=beton"),
         (["--set", "data.crop_scale=0.5"], "data.crop_scale belongs to data.crop=random-resized"),
-        (["--set", "data.beton=a.beton"], "data.beton belongs to data.source=ffcv"),
         (["--set", "optimizer.milestones=[1,2]"], "optimizer.milestones belongs to optimizer.schedule=steps"),
         (["--dataset", "cifar10", "--set", "optimizer.warmup=0.2"], "optimizer.warmup belongs to"),
         (["--set", "ema.per=epoch"], "ema.per belongs to an average"),
@@ -119,7 +118,6 @@ def test_what_contradicts_or_would_be_ignored_is_refused(
 IGNORED = {
     "data.crop_scale": ("0.5", []),
     "data.crop_ratio": ("2", []),
-    "data.beton": ("a.beton", []),
     "data.lag": ("3", []),
     "optimizer.milestones": ("[3]", ["optimizer.schedule=cosine"]),
     "optimizer.decay": ("0.3", []),

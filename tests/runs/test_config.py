@@ -189,7 +189,6 @@ def test_the_hold_out_is_labelled(text, label):
         ("attack.kind=pdg", "attack.kind must be one of"),
         ("precision=float16", "precision must be one of"),
         ("alpha=0.5", "cfol has no parameter 'alpha'"),
-        ("data.source=ffcv", "needs data.beton"),
         ("data.crop=centre", "data.crop must be one of own, random-resized, got 'centre'"),
         ("data.crop_scale=0", "data.crop_scale must be above 0, got 0"),
         ("device=gpu", "unknown device 'gpu'"),

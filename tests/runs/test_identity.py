@@ -28,7 +28,6 @@ ELSEWHERE = {
     "data.root": "/elsewhere",
     "data.cache": "off",
     "data.download": True,
-    "data.beton": "train.beton",
     "compile": True,
     "graph": True,
     "deterministic": True,

@@ -81,7 +81,7 @@ def test_capture_on_the_cpu_is_refused(few_images, tmp_path):
     ("changes", "reason"),
     [
         ({}, None),
-        ({"data__source": "ffcv"}, "FFCV's batches come from the host"),
+        ({"data__name": "beton"}, "FFCV's batches come from the host"),
         ({"compile": True}, "--compile brings CUDA graphs of its own"),
     ],
 )

@@ -10,7 +10,6 @@ from cfol_fast import data
 from cfol_fast.commands import main as cli
 from cfol_fast.data import beton
 from cfol_fast.data.room import size_text
-from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import identity
@@ -19,51 +18,6 @@ from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 pytestmark = pytest.mark.ffcv
-
-
-@pytest.fixture
-def file(few_images, tmp_path):
-    """The training part of the few images as an FFCV file."""
-    path = tmp_path / "train.beton"
-    beton.write(path, data.load("fashion-mini").train)
-    return path
-
-
-def ffcv(file, lag: int) -> dict:
-    return {"data__source": "ffcv", "data__beton": str(file), "data__lag": lag}
-
-
-def test_a_run_through_ffcv_ends_with_the_weights_of_the_resident_source(file, tmp_path):
-    tiny.run(tmp_path / "resident")
-    tiny.run(tmp_path / "ffcv", **ffcv(file, lag=0))
-    tiny.assert_same_outcome(tmp_path / "ffcv", tmp_path / "resident")
-
-
-@pytest.mark.slow
-def test_random_resized_crops_from_a_file_train_as_those_of_the_resident_source(file, tmp_path):
-    crop = {"data__crop": "random-resized", "data__crop_scale": 0.3}
-    tiny.run(tmp_path / "resident", **crop)
-    tiny.run(tmp_path / "ffcv", **crop, **ffcv(file, lag=0))
-    tiny.assert_same_outcome(tmp_path / "ffcv", tmp_path / "resident")
-
-
-def test_the_way_that_goes_names_the_one_that_takes_its_place(file, tmp_path):
-    notes = load_images(tiny.tiny_config(tmp_path, **ffcv(file, lag=0))).notes
-    assert "data.source=ffcv goes with the next version" in notes[-1]
-    assert "--dataset beton" in notes[-1]
-
-
-def test_batches_drawn_ahead_do_not_harm_exact_resume(file, tmp_path, monkeypatch):
-    tiny.run(tmp_path / "whole", **ffcv(file, lag=2))
-    tiny.run_until(monkeypatch, 2, tmp_path / "stopped", **ffcv(file, lag=2))
-    tiny.run(tmp_path / "stopped", resume=True, **ffcv(file, lag=2))
-    tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
-
-
-def test_a_file_of_other_images_is_refused(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "load", tiny.few_images(per_class=10))
-    with pytest.raises(InputError, match="was not written from the training part of fashion-mini"):
-        tiny.run(tmp_path / "run", **ffcv(file, lag=0))
 
 
 @pytest.fixture
@@ -79,28 +33,46 @@ def folder(few_images, tmp_path):
     return folder
 
 
-def test_a_run_from_files_alone_ends_with_the_weights_of_the_resident_source(folder, tmp_path, monkeypatch):
-    # What belongs to the name of a data set; the rest is in the files.
-    same = {
-        "attack__eps": 0.1,
-        "optimizer__lr": 0.05,
-        "optimizer__schedule": "one-cycle",
-        "attack__step": 0.02,
-        "params__eta": 1e-3,
-    }
-    tiny.run(tmp_path / "resident", **same)
-    # Nothing else may be read, and nothing may be put on the device.
+# What belongs to the name of a data set; the rest is in the files.
+SAME = {
+    "attack__eps": 0.1,
+    "optimizer__lr": 0.05,
+    "optimizer__schedule": "one-cycle",
+    "attack__step": 0.02,
+    "params__eta": 1e-3,
+    "data__augment": "paper",
+}
+
+
+def from_files(folder, monkeypatch, lag: int) -> dict:
+    """Nothing else may be read, and nothing may be put on the device."""
     monkeypatch.setattr(data, "load", data.registry.load)
     monkeypatch.setattr(data.beton_set, "ResidentSource", None)
-    files = {"data__name": "beton", "data__root": str(folder), "data__lag": 0}
-    tiny.run(tmp_path / "files-run", **files, **same)
+    return {"data__name": "beton", "data__root": str(folder), "data__lag": lag, **SAME}
+
+
+@pytest.mark.parametrize(
+    "crop",
+    [{}, pytest.param({"data__crop": "random-resized", "data__crop_scale": 0.3}, marks=pytest.mark.slow)],
+)
+def test_a_run_from_files_ends_with_the_weights_of_the_resident_source(folder, tmp_path, monkeypatch, crop):
+    tiny.run(tmp_path / "resident", **SAME, **crop)
+    tiny.run(tmp_path / "from-files", **from_files(folder, monkeypatch, lag=0), **crop)
     (weights, rows, result), (other_weights, other_rows, other) = map(
-        tiny.outcome, (tmp_path / "files-run", tmp_path / "resident")
+        tiny.outcome, (tmp_path / "from-files", tmp_path / "resident")
     )
     for name in weights:
         assert all(torch.equal(weights[name][key], other_weights[name][key]) for key in weights[name])
     assert rows == other_rows
     assert result["test"] == other["test"]
+
+
+def test_batches_drawn_ahead_do_not_harm_exact_resume(folder, tmp_path, monkeypatch):
+    settings = from_files(folder, monkeypatch, lag=2)
+    tiny.run(tmp_path / "whole", **settings)
+    tiny.run_until(monkeypatch, 2, tmp_path / "stopped", **settings)
+    tiny.run(tmp_path / "stopped", resume=True, **settings)
+    tiny.assert_same_outcome(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_a_run_from_files_says_what_it_needs_of_disk_and_memory(folder, tmp_path, monkeypatch):

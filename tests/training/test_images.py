@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from cfol_fast.commands import main as cli
-from cfol_fast.data import room
 from cfol_fast.errors import InputError
-from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.defaults import complete
-from cfol_fast.training.images import RunImages, kept_for_one_image, load_images
+from cfol_fast.training.images import RunImages, load_images
 from tests.training.tiny import run, tiny_config
 
 
@@ -53,33 +49,6 @@ def test_a_batch_larger_than_the_data_set_says_what_it_does(few_images, tmp_path
     said = "batch_size=400 is more than the 160 training images: a batch draws each of them 2.5 times"
     assert said in loaded(tmp_path, batch_size=400).notes
     assert not any("batch_size" in note for note in loaded(tmp_path, batch_size=160).notes)
-
-
-def test_a_batch_that_no_memory_holds_is_refused_before_a_folder_is_made(
-    few_images, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(room, "available_memory", lambda: 2**30)
-    folder = tmp_path / "run"
-    options = ["--batch-size=1000000", "--model=demo-cnn", "--device=cpu", "--out", str(folder)]
-    assert cli.main(["train", "cfol", *options]) == 2
-    error = capsys.readouterr().err
-    assert "batches of 1,000,000 images need " in error
-    assert "1.0 GiB are free: take a smaller --batch-size, there are 160 to train on" in error
-    assert error.count("\n") == 1
-    assert not folder.exists()
-
-
-def test_what_a_step_keeps_is_what_stands_between_the_layers():
-    spec = ModelSpec("demo-cnn@0.25", 10, 28, 1, (0.5,), (0.5,))
-    kept = kept_for_one_image(spec)
-    network, images = spec.create(), torch.rand(64, 1, 28, 28)
-    outputs = []
-    for module in network.modules():
-        if isinstance(module, torch.nn.Conv2d):
-            module.register_forward_hook(lambda _, inputs, output: outputs.append(output[0].numel() * 4))
-    network(images)
-    # The normalised image, every convolution's output and what its BatchNorm and ReLU make of it: at least one, at most three each.
-    assert sum(outputs) <= kept <= 3 * sum(outputs) + 2 * 28 * 28 * 4
 
 
 def test_a_quiet_run_reads_a_folder_of_images_without_a_word(tmp_path, capsys):
