@@ -27,6 +27,7 @@ from cfol_fast.runs.defaults import complete, without_effect
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
+from cfol_fast.training import one_class
 from cfol_fast.training.callbacks import Callback, RunInfo, checked
 from cfol_fast.training.final_test import final_test, robust_class_accuracies
 from cfol_fast.training.images import RunImages, load_images
@@ -191,6 +192,9 @@ def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = No
             for line in [*ignored, *trainer.images.notes, *sampler.outlook(trainer.length.draws)]:
                 progress.say(line)
         trainer.fit(after_first_step)
+        known = (state.folder, trainer.images.labels, trainer.config.optimizer)
+        if trainer.ranks.is_first and (warning := one_class.warning_at_the_end(*known)):
+            progress.say(warning)
         distributions = [row["p"] for row in read_rows(state.folder) if row.get("p")]
         averaged = [] if average is None else average.review()
         for line in [*sampler.review(distributions), *policy.review(), *averaged]:

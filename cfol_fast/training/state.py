@@ -26,6 +26,7 @@ from cfol_fast.training.capture import CapturedStep
 from cfol_fast.training.epoch_counts import NEVER
 from cfol_fast.training.holdout import judged
 from cfol_fast.training.images import RunImages
+from cfol_fast.training.one_class import lower_rate
 from cfol_fast.training.position import Position
 from cfol_fast.training.same_data import data_change
 from cfol_fast.training.step import Step
@@ -70,7 +71,8 @@ class RunState:
         first_bad = min(first for first, _ in of_ranks)
         if first_bad != NEVER:
             raise TrainingFailed(
-                f"the loss is not finite since step {first_bad}; {good}. Try a lower learning rate"
+                f"the loss is not finite since step {first_bad}; {good}. Try a lower learning rate, "
+                f"--lr {lower_rate(self.config.optimizer):g} (now {self.config.optimizer.lr:g})"
             )
         for flags in (flags for _, faults in of_ranks for flags in faults if flags):
             raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")

@@ -24,6 +24,7 @@ from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics_log import Row
 from cfol_fast.runs.schedules import learning_rate
+from cfol_fast.training import one_class
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.callbacks import Callbacks
 from cfol_fast.training.evaluations import Evaluations
@@ -131,10 +132,14 @@ class Trainer:
             facts = self.epoch_facts(row["epoch"], class_errors(row), validated)
         if warning := collapse_warning(self.config, row, validated):
             self.progress.say(warning)
-        for each in (row, validated):
-            if each is not None:
-                self.state.log.append(each)
-                self.callbacks.row(each, self.step.model)
+        rows = [each for each in (row, validated) if each is not None]
+        for each in rows:
+            self.state.log.append(each)
+            self.callbacks.row(each, self.step.model)
+        # The first rank alone has all rows, and speaks.
+        known = (self.state.folder, rows, self.images.labels, self.config.optimizer)
+        if self.ranks.is_first and (warning := one_class.warning_of_epoch(*known)):
+            self.progress.say(warning)
         self.progress.row(row, self.length.epochs, self.images.classes, validated)
         self.position.seconds += self.clock.lap()
         self.end_epoch(facts)
