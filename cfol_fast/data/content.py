@@ -24,7 +24,7 @@ from cfol_fast.errors import InputError, one_line
 SAMPLED = 1024
 # Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
 MOST_READ = 1 << 32
-# What differs between two parts, in the order in which it is said.
+# Keys of a record that are also what differs, in words.
 COUNT, CLASSES = "number of images", "class names"
 
 
@@ -70,9 +70,8 @@ def describe(found: ImageData) -> dict[str, PartContent]:
 def describe_part(part: Images, files: Listing | None = None) -> PartContent:
     """files: that the part was decoded from."""
     labels = part.labels.cpu().numpy().astype("<i8")
-    keys, sizes = _keys(part, files), _sizes(part, files)
-    whole = isinstance(part, ImageSet) and part.nbytes <= MOST_READ
-    rows = range(len(part)) if whole else np.sort(np.argsort(keys, kind="stable")[:SAMPLED]).tolist()
+    sizes, whole = _sizes(part, files), isinstance(part, ImageSet) and part.nbytes <= MOST_READ
+    rows = range(len(part)) if whole else _sample(part, files)
     images = _digests(part, rows)
     record: dict[str, Any] = {
         COUNT: len(part),
@@ -91,15 +90,15 @@ def describe_part(part: Images, files: Listing | None = None) -> PartContent:
     return PartContent(record, images, whole)
 
 
-def _keys(part: Images, files: Listing | None) -> np.ndarray:
-    """uint64 (n,): the images with the smallest are sampled. The same image of another part has the same one, where it is known by name."""
+def _sample(part: Images, files: Listing | None) -> list[int]:
+    """The images whose names have the smallest digests: of a part and of its copy, which has the same names, the same ones."""
     if files is not None and len(files) == len(part):
         # Below the part's own folder.
         names = (os.fsencode(path.partition(os.sep)[2]) for path in files.paths)
     else:
         places = zip(_sizes(part, None).tolist(), part.labels.tolist(), strict=True)
         names = (f"{number} {size} {label}".encode() for number, (size, label) in enumerate(places))
-    return _joined(hashlib.sha256(name).digest()[:8] for name in names)
+    return np.sort(np.argsort(_joined(map(_short, names)), kind="stable")[:SAMPLED]).tolist()
 
 
 def _sizes(part: Images, files: Listing | None) -> np.ndarray:
