@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ NORMALISATION = {
 }
 # TRADES' network has a block that its forward pass never reaches.
 UNUSED = ("sub_block1.",)
+# Names of the classes, beside the weights.
+CLASS_NAMES = ("classes", "class_names", "class_to_idx")
 # A counter that older versions of torch did not store.
 OPTIONAL = ("num_batches_tracked",)
 # The last layer of a classifier, in the libraries and most projects.
@@ -46,19 +48,29 @@ CONVERT = (
 )
 
 
+class ReadWeights(NamedTuple):
+    """tensors: by name. model: its name; classes: their names; both where the file says it."""
+
+    tensors: dict[str, Tensor]
+    model: str | None
+    classes: list[str] | None
+
+
 def read_state_dict(path: str | Path, ema: bool = False) -> dict[str, Tensor]:
     """The tensors of a checkpoint, by name. ema: the averaged ones, where the file has both."""
-    return _read(Path(path).expanduser(), ema)[0]
+    return read_weights(path, ema).tensors
 
 
-def _read(path: Path, ema: bool) -> tuple[dict[str, Tensor], str | None]:
-    """The tensors, and the name of their model where the file says it."""
+def read_weights(path: str | Path, ema: bool = False) -> ReadWeights:
+    """The same, with what else the file says."""
+    path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no checkpoint {path}")
     check_own_digest(path)
     content: Any = safetensors_files.read(path)[0] if safetensors_files.is_safetensors(path) else _load(path)
     # timm's script writes it.
     arch = content.get("arch") if isinstance(content, Mapping) else None
+    classes = _class_names(content)
     taken = ""
     for name in (*AVERAGES, *WRAPPERS) if ema else (*WRAPPERS, *AVERAGES):
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
@@ -74,7 +86,21 @@ def _read(path: Path, ema: bool) -> tuple[dict[str, Tensor], str | None]:
         )
     if ema and taken not in AVERAGES and not any("ema" in name for name in tensors):
         raise InputError(f"{path} holds no averaged weights: leave out --ema")
-    return tensors, f"timm:{arch}" if isinstance(arch, str) and re.fullmatch(r"\w{1,80}", arch) else None
+    model = f"timm:{arch}" if isinstance(arch, str) and re.fullmatch(r"\w{1,80}", arch) else None
+    return ReadWeights(tensors, model, classes)
+
+
+def _class_names(content: Any) -> list[str] | None:
+    """A list of names, or torchvision's {name: number}, which many scripts store beside the weights."""
+    for key in CLASS_NAMES if isinstance(content, Mapping) else ():
+        found = content.get(key)
+        if isinstance(found, Mapping) and sorted(map(str, found.values())) == sorted(
+            map(str, range(len(found)))
+        ):
+            found = sorted(found, key=found.__getitem__)
+        if isinstance(found, list | tuple) and found and all(isinstance(name, str) for name in found):
+            return list(found)
+    return None
 
 
 def _load(path: Path) -> Any:
@@ -119,7 +145,7 @@ def load_weights(
     takes those of the library's own weights, and every other is refused.
     """
     path = Path(path).expanduser()
-    weights, said = _read(path, ema)
+    weights, said, names = read_weights(path, ema)
     found = classes_of(weights)
     classes = num_classes or found
     if classes is None:
@@ -144,6 +170,8 @@ def load_weights(
             f"{path} does not say which network it is: its layers are those of {name} (--model says otherwise)",
             stacklevel=2,
         )
+    if names is not None and len(names) == classes:
+        network.classes = names  # type: ignore[assignment]
     return network.eval()
 
 

@@ -65,15 +65,21 @@ def class_names(
 
 def model_classes(model: nn.Module) -> list[str]:
     """The names of the model's classes, where it has them: `load` sets them."""
-    names = getattr(model, "classes", None)
+    names = _of_ours(model, "classes")
     if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
         return list(names)
     return []
 
 
+def _of_ours(model: nn.Module, name: str) -> Any:
+    """What `load` noted at a model, also where DataParallel or DistributedDataParallel is around it."""
+    inner = getattr(model, "module", None)
+    return getattr(model, name, getattr(inner, name, None) if isinstance(inner, nn.Module) else None)
+
+
 def check_size(model: nn.Module, x: Tensor) -> None:
     """Refuses images of another size than a model of ours, which knows its own, was trained with."""
-    spec = getattr(model, "spec", None)
+    spec = _of_ours(model, "spec")
     if not isinstance(spec, ModelSpec):
         return
     wanted = (spec.in_channels, spec.image_size, spec.image_size)

@@ -67,7 +67,7 @@ def start_from(
         mean, std = foreign_weights.normalisation(
             chosen.init_normalize, spec.in_channels, (spec.mean, spec.std)
         )
-    weights = foreign_weights.read_state_dict(path)
+    weights, _, names = foreign_weights.read_weights(path)
     try:
         new = foreign_weights.adopt(
             model,
@@ -79,7 +79,11 @@ def start_from(
     except InputError as error:
         # The loader's way out is an option of eval; here it is a setting.
         raise InputError(f"{error}. In training the setting is model.init_normalize") from None
-    if not new and (note := order_as_text(classes)):
+    if not new and names is not None and not chosen.init_by_position:
+        order = places(names, classes, str(path), BY_POSITION)
+        if order is not None:
+            _put_outputs_in_order(model, order, spec, path)
+    elif not new and (note := order_as_text(classes)):
         warnings.warn(note, stacklevel=3)
     return found | _new_layers(new)
 

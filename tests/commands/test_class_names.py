@@ -276,6 +276,30 @@ def test_runs_on_other_test_images_are_not_compared(trained, tmp_path):
     assert "other test images" in read_comparisons(runs)[0].caveats()[0]
 
 
+@pytest.mark.parametrize("key", ["class_to_idx", "class_names"])
+def test_the_names_that_a_script_stored_beside_its_weights_are_matched(trained, turned, tmp_path, key):
+    state = checkpoints.read(turned)
+    names = state["classes"]
+    stored = {name: c for c, name in enumerate(names)} if key == "class_to_idx" else names
+    file = tmp_path / "weights.pt"
+    torch.save({"state_dict": state["model"], key: stored}, file)
+    root = f"--data={trained / 'data'}"
+    options = ["--dataset=folder", root, "--model=demo-cnn@0.25"]
+    status, found = evaluated(file, tmp_path, *options)
+    assert status == 0
+    assert figures(found) == figures(evaluated(trained / "run", tmp_path)[1])
+    run = ["train", "erm", *TINY, *options, "--lr=1e-12", f"--init={file}", f"--out={tmp_path / 'run'}"]
+    assert cli.main(run) == 0
+    before, after = (
+        checkpoints.read(place / "run/checkpoints/last.pt")["model"] for place in (trained, tmp_path)
+    )
+    head = next(name for name in reversed(before) if name.endswith("weight"))
+    assert torch.allclose(before[head], after[head], atol=1e-6)
+    # The same weights without the names.
+    torch.save({"state_dict": state["model"]}, file)
+    assert evaluated(file, tmp_path, *options)[1]["clean"]["confusion"] != found["clean"]["confusion"]
+
+
 # ---------------------------------------------------------------- in a program
 
 
@@ -311,6 +335,8 @@ def test_evaluate_matches_the_names_that_a_data_set_has(trained, order):
 
 def test_evaluate_refuses_other_names(trained):
     images = data.load("folder", trained / "data", progress=False).test
+    with pytest.raises(InputError, match="'cat'; the data have 'x'"):
+        cf.evaluate(torch.nn.DataParallel(load(trained / "run")), images, class_names=["x", "y", "z"])
     other = ImageSet(images.images, images.labels, ["ant", "bee", "yak"])
     with pytest.raises(InputError, match="'cat'; the data have 'ant', 'bee', 'yak'"):
         cf.evaluate(load(trained / "run"), other)
