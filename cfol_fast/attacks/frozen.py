@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -103,14 +104,14 @@ def how(model: nn.Module) -> str:
 def agree(model: nn.Module, x: Tensor, ranks: Ranks, number: int) -> None:
     """Before the ranks attack parts of one batch: the first makes the proof that is due, on its images, and all take its outcome.
 
-    number: of the step. The attacks themselves are then made within `proof.paused`.
+    number: of the step, so that it does not matter how many processes take part. The attacks are then made within `proof.paused`.
     """
     model, case = bare(model), proof.case_of(x)
     if not proof.possible(x):
         return
     with evaluation_mode(model):
         record = record_for(model)
-        wanted = record.plan is not None and (proof.due(record, case) or proof.is_power_of_two(number))
+        wanted = record.plan is not None and proof.due(dataclasses.replace(record, calls=number), case)
         if ranks.size > 1:
             wanted = bool(ranks.largest(torch.tensor(int(wanted))))
         if wanted:

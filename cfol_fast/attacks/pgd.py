@@ -18,6 +18,7 @@ from cfol_fast.attacks.frozen import Network, frozen
 from cfol_fast.attacks.losses import LOSSES
 from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.attacks.pixels import check_largest
+from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
 from cfol_fast.ops.pgd import NORMS
 
@@ -181,6 +182,7 @@ class PGD(Attack):
         with (
             torch.inference_mode(False),
             torch.no_grad(),
+            paused(),
             frozen(self.model, x.device, self.fast, self.dtype) as net,
         ):
             clean = self.prepare(x)

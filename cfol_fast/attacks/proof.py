@@ -53,11 +53,7 @@ def paused() -> Iterator[None]:
 
 def due(record: Record, case: str) -> bool:
     """Whether the attack that is being made, number `record.calls` of the model, has to prove the fast network for such images."""
-    return case not in record.proven or is_power_of_two(record.calls)
-
-
-def is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
+    return case not in record.proven or record.calls & (record.calls - 1) == 0
 
 
 def case_of(x: Tensor) -> str:

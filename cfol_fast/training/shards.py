@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cfol_fast import objectives
+from cfol_fast import attacks, objectives
+from cfol_fast.attacks.frozen import agree
+from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
 from cfol_fast.objectives.objective import Terms
 from cfol_fast.ranks import Ranks
@@ -110,7 +112,9 @@ class ShardedStep(Step):
         """The shards of this process with their adversarial images; each has the noise of its slots."""
         attack = self.attack
         start, shards = attack.rng.clone(), []
-        with self.autocast():
+        if isinstance(attack, attacks.PGD) and attack.fast:
+            agree(self.model, batch.x[: self.width], self.ranks, self.position.step + 1)
+        with self.autocast(), paused():
             for number, x, y in zip(
                 self.numbers, batch.x.split(self.width), batch.y.split(self.width), strict=True
             ):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cfol_fast import ops, theory
+from cfol_fast.attacks import tracing
 from cfol_fast.attacks.choices import choices
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.machine import arithmetic, check_same_arithmetic
@@ -131,6 +132,8 @@ class RunState:
             "changed_data": self.changed_data,
             "arithmetic": arithmetic(device, self.config.compile, self.config.deterministic),
             "choices": choices().chosen,
+            # Of the attack's fast network: a proof that failed must not be made again by chance.
+            "proof": tracing.outcome(self.step.model),
             # Dropout draws from torch's own generators, where a model has it.
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -154,6 +157,7 @@ class RunState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step.model.load_state_dict(state["model"])
+        tracing.adopt(self.step.model, state.get("proof"))
         for name, part in self.parts().items():
             part.load_state_dict(state[name])
         if self.ensemble is not None:
