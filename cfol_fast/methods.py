@@ -71,6 +71,14 @@ class Method:
             merged[name] = parse_parameter(value)
         return merged
 
+    def default_in_words(self, name: str) -> str:
+        """A default with what differs by data set: '2e-06 (imagenette 5e-06, fashion-mini 0.0001; data that are not the paper's: auto)'."""
+        others = [f"{data} {own[name]:g}" for data, own in self.datasets.items() if name in own]
+        said = str(self.defaults[name])
+        if name == "eta":
+            others.append("data that are not the paper's: auto")
+        return f"{said} ({', '.join(others)})" if others else said
+
     def sampler(
         self,
         labels: Tensor,

@@ -97,10 +97,7 @@ def method_page(row: methods.Method, words: dict[str, str], found: Sequence[str]
     lines += ["## Use", "", "```bash", f"cfol-fast train {row.name} --out runs/{row.name}", "```", ""]
     if row.defaults:
         lines += ["| parameter | default |", "|---|---|"]
-        lines += [
-            f"| `{name}` | {f'{value:.4g}' if isinstance(value, float) else value} |"
-            for name, value in row.defaults.items()
-        ]
+        lines += [f"| `{name}` | {row.default_in_words(name)} |" for name in row.defaults]
         lines += ["", f"Origin: {row.origin}.", ""]
     if row.note:
         lines += [row.note, ""]

@@ -155,3 +155,13 @@ def test_bad_values_are_refused() -> None:
         METHODS["cfol"].sampler(LABELS, 3, {"eta": "quick"})
     with pytest.raises(ValueError, match="alpha"):
         METHODS["cvar"].objective({"alpha": 0}, 3)
+
+
+def test_a_default_says_for_which_data_it_is_another():
+    """Beside a command that trains with 1e-4 or auto, 2e-06 alone would be wrong."""
+    words = METHODS["cfol"].default_in_words("eta")
+    assert words == "2e-06 (imagenette 5e-06, fashion-mini 0.0001, data that are not the paper's: auto)"
+    assert METHODS["cfol"].default_in_words("gamma") == "0.5"
+    for row in METHODS.values():
+        for own in row.datasets.values():
+            assert all(f"{value:g}" in row.default_in_words(name) for name, value in own.items())

@@ -358,7 +358,7 @@ def methods_table() -> str:
         lines.append(f"{'':16} {method.summary}")
         if method.defaults:
             lines.append(
-                f"{'':16} " + ", ".join(f"{name}={value}" for name, value in method.defaults.items())
+                f"{'':16} " + ", ".join(f"{name}={method.default_in_words(name)}" for name in method.defaults)
             )
     lines += [
         "",

@@ -19,6 +19,8 @@ from cfol_fast.runs.metrics_log import Row, read_rows
 ALL, NONE = 0.9, 0.1
 # Without one there are the training images, during whose epoch the answer may change: right as often as a guess, with the loss of a guess.
 AS_OFTEN, AS_LARGE = 0.25, 0.98
+# So few may not be enough to learn anything.
+FEW_STEPS = 50
 # A rate below this is not too high; nothing was learned with it.
 LOW = {"sgd": 1e-3, "adamw": 1e-5}
 
@@ -71,8 +73,9 @@ def warning_at_the_end(run: Path, labels: Tensor, optimizer: OptimizerConfig) ->
 
 
 def _sentence(what: str, row: Row, optimizer: OptimizerConfig) -> str:
-    rates = f"--lr {next_rate(optimizer):g} (now {optimizer.lr:g})"
-    return f"warning: {what}. The loss is {row['loss']:.3g}. Train again with {rates}"
+    longer = f"for more than {row['step']} steps, or " if row["step"] < FEW_STEPS else ""
+    rates = f"with --lr {next_rate(optimizer):g} (now {optimizer.lr:g})"
+    return f"warning: {what}. The loss is {row['loss']:.3g}. Train again {longer}{rates}"
 
 
 def _frequencies(labels: Tensor) -> list[float]:
