@@ -57,6 +57,8 @@ class ExampleSampler(IndexSampler):
         self.tree = ops.sum_tree_new(n, device)
         # The probabilities of the latest draw, of all ranks.
         self._drawn: Tensor | None = None
+        # This rank's indices of the latest draw; None after a state was loaded, which does not hold them.
+        self._indices: Tensor | None = None
         # (n,) float64: the probability that each index was last drawn with by an iterator
         self._iterated: Tensor | None = None
         self.unsaid = self._why_still(self.draws, step_size.FAR_FROM[draws is None])
@@ -74,6 +76,7 @@ class ExampleSampler(IndexSampler):
 
     def _draw(self, n: int) -> Tensor:
         idx, self._drawn = ops.sum_tree_draw(self.tree, self.gamma, self.rng, n)
+        self._indices = self.ranks.mine(idx)
         if self._iterated is not None:
             self._iterated[self.ranks.mine(idx)] = self.ranks.mine(self._drawn)
         return idx
@@ -113,7 +116,18 @@ class ExampleSampler(IndexSampler):
                 f"the latest draw was of {drawn.numel()} examples, the update is of {idx.numel()}: "
                 "pass the p that drew them"
             )
+        # On a GPU it would read values back.
+        if self._indices is not None and idx.device.type == "cpu" and not torch.equal(idx, self._indices):
+            self._say_which(idx)
         return drawn
+
+    def _say_which(self, idx: Tensor) -> None:
+        # What is no index at all the op itself refuses.
+        if bool(((idx >= 0) & (idx < self.size)).all()):
+            raise InputError(
+                "the update is not of the indices of the latest draw: ExampleSampler learns by index, update(idx, loss), or by a "
+                "loader's ticket, update(y, loss, p=ticket); pass the p that drew them for others"
+            )
 
     def __iter__(self) -> Iterator[int]:
         # A loader collects a batch from several draws and may ask for more before the update: keep the p of each index.
@@ -180,4 +194,5 @@ class ExampleSampler(IndexSampler):
             mine.copy_(theirs)
         drawn = state.get("drawn")
         self._drawn = None if drawn is None else drawn.to(self.device, copy=True)
+        self._indices = None
         self._updates += 1

@@ -51,7 +51,10 @@ def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
             report = evaluations.of(model, images.test, evaluations.test_attack(model), f"test of {name}")
             found = figures(report)
             predicted[kept[name]] = report.predictions
-            tested[kept[name]] = {"epoch": epoch, **found}
+            doubts = {"warnings": report.warnings} if report.warnings else {}
+            tested[kept[name]] = {"epoch": epoch, **found, **doubts}
+            for doubt in report.warnings:
+                state.progress.say(f"warning: test of {name}: {doubt['reason']}")
             if kept[name] == kept[chosen]:
                 state.ranks.from_first(
                     partial(write_gallery, state, evaluations, found["robust"]["worst_class"])

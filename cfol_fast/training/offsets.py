@@ -109,6 +109,8 @@ def fit_offsets(
         test = {"before": before_test or figures(tested(torch.zeros_like(start)))}
         report = tested(best_offsets)
         test["after"] = figures(report)
+        for doubt in report.warnings:
+            say(f"warning: {doubt['reason']}")
         named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
         kept = {key: state[key] for key in named if key in state}
         kept |= {"model": model.state_dict(), NAME: best_offsets}

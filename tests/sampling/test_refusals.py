@@ -117,7 +117,8 @@ def test_a_bad_option_is_a_sentence_with_its_name(options: dict[str, Any]) -> No
 def test_feedback_that_is_no_tensor_is_a_sentence(make: Maker, bad: Any) -> None:
     s = make()
     idx = s.draw(4)
-    for y, loss in ((bad, torch.ones(4)), (LABELS[idx], bad)):
+    rows = idx if isinstance(s, ExampleSampler) else LABELS[idx]
+    for y, loss in ((bad, torch.ones(4)), (rows, bad)):
         with pytest.raises(TypeError, match=r"must be a tensor of shape \(B,\)"):
             s.update(y, loss)  # type: ignore[attr-defined]
 
@@ -225,3 +226,17 @@ def test_a_state_without_a_draw_and_one_of_version_0_1_are_taken() -> None:
 def test_what_is_no_sampler_is_told_to_the_integrations(bad: Any) -> None:
     with pytest.raises(TypeError, match=r"the sampler must be one of cfol_fast\.sampling"):
         LearningSampler(bad)
+
+
+def test_labels_are_not_taken_for_indices() -> None:
+    """ExampleSampler learns by index; the other samplers' call would credit the first few examples."""
+    s = ExampleSampler(120, eta=0.01, seed=3)
+    before = s.tree.w.clone()
+    idx = s.draw(16)
+    for other in (LABELS[idx], idx.flip(0)):
+        with pytest.raises(InputError, match="learns by index"):
+            s.update(other, torch.ones(16))
+    assert torch.equal(s.tree.w, before)
+    s.update(idx, torch.ones(16))
+    # Others by the p that drew them.
+    s.update(LABELS[idx], torch.ones(16), p=torch.full((16,), 1 / 120, dtype=torch.float64))

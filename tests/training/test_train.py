@@ -61,6 +61,15 @@ def test_a_run_keeps_what_every_image_was_taken_for(few_images, tmp_path):
             assert again.to_json() == checkpoint[kind]
 
 
+def test_a_test_in_doubt_is_in_the_result(few_images, tmp_path):
+    """With a radius of 0 the attack raises no loss."""
+    run = tiny.run(tmp_path / "run", test__eps=0.0, epochs=1)
+    for checkpoint in run.result["checkpoints"].values():
+        assert [one["warning"] for one in checkpoint["warnings"]] == ["attack without effect"]
+    right = tiny.run(tmp_path / "right", epochs=1)
+    assert all("warnings" not in checkpoint for checkpoint in right.result["checkpoints"].values())
+
+
 def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tmp_path):
     result = tiny.run(tmp_path / "run").result
     assert result == json.loads((tmp_path / "run/result.json").read_text())
