@@ -24,6 +24,9 @@ NOT_IN_CHECK = ("slow", "nvcc", "ffcv", "browser", "gpu")
 def pytest_configure(config: pytest.Config) -> None:
     # Under nohup it is ignored, and so would be what the tests send.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # A background job of a script ignores Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # The process that only hands out the tests runs none: it need not load torch, for which the workers would wait.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         # Before torch: it may have to tell oneDNN what this CPU cannot do.

@@ -154,7 +154,7 @@ def test_a_step_in_shards_runs_in_bfloat16(tmp_path: Path) -> None:
         tiny.take_steps(tiny.new_trainer(tmp_path, "lcvar", shards=2, precision=name), 2)
         for name in ("float32", "bfloat16")
     )
-    assert float(half.counts.loss_sum) == pytest.approx(float(plain.step.counts.loss_sum), rel=0.1)
+    assert float(half.step.counts.loss_sum) == pytest.approx(float(plain.step.counts.loss_sum), rel=0.1)
 
 
 def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tmp_path: Path) -> None:
