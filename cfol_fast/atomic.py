@@ -1,7 +1,7 @@
-"""Writing files so that nobody sees half of one: beside the old file, synced, then renamed into its place.
+"""Writing files so that nobody sees half of one: beside the old file, under a name of its own, synced, then renamed into its place.
 
-Every file that a command writes goes through `replacing`. A process that is killed leaves nothing behind where the file system
-has files without a name; elsewhere the next writer of the same file removes what is left.
+Every file that a command writes goes through `replacing`. What a killed process leaves (`.NAME.????????.tmp`) the next writer of the
+same file removes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import IO, Any
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What a system answers that has files without a name and lets nobody name them: AppArmor profiles, FUSE without links.
-NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT)
 # What tempfile puts between the file's name and the suffix.
 RANDOM = "?" * 8
 SUFFIX = ".tmp"
@@ -81,17 +79,17 @@ def replacing_together(folder: Path, names: Sequence[str]) -> Iterator[list[IO[b
 
 @dataclass
 class _Draft:
-    """A file that is to become `target`. name: where it is now; None while it has no name."""
+    """A file that is to become `target`. name: where it is now; None once it is in its place."""
 
     target: Path
     file: IO[bytes]
     name: str | None
 
     def complete(self) -> None:
-        """On the disk, with a name in the target's folder and the mode of the file that it replaces."""
+        """On the disk, with the mode of the file that it replaces."""
+        assert self.name is not None
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.name = self.name or _give_name(self.file.fileno(), self.target)
         with contextlib.suppress(OSError):
             os.chmod(self.name, stat.S_IMODE(os.stat(self.target).st_mode))
 
@@ -119,12 +117,13 @@ def _draft(target: Path, folder: Path) -> Iterator[_Draft]:
 class _Raw(io.FileIO):
     """A file that remembers why writing failed: torch.save does not pass it on, its own words are "unexpected pos"."""
 
-    error: OSError | None = None
+    error: BaseException | None = None
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except OSError as error:
+        # Ctrl-C as well.
+        except BaseException as error:
             self.error = error
             raise
 
@@ -150,18 +149,8 @@ def is_special(path: str | os.PathLike[str]) -> bool:
     return not stat.S_ISREG(mode) or os.path.abspath(path).startswith(("/dev/fd/", "/dev/std", "/proc/"))
 
 
-def _new_file(target: Path) -> tuple[int, str | None]:
-    """A file in the target's folder, and its name: None where it has none yet, so that it dies with this process."""
-    with contextlib.suppress(OSError, AttributeError):
-        handle = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
-        if os.path.exists(f"/proc/self/fd/{handle}"):
-            _lock(handle)
-            return handle, None
-        os.close(handle)
-    return _named_file(target)
-
-
-def _named_file(target: Path) -> tuple[int, str]:
+def _new_file(target: Path) -> tuple[int, str]:
+    """A file beside the target, and its name."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=SUFFIX)
     _lock(handle)
     # mkstemp makes private files; a result should be as readable as any file that the user writes.
@@ -171,43 +160,14 @@ def _named_file(target: Path) -> tuple[int, str]:
     return handle, name
 
 
-def _give_name(handle: int, target: Path) -> str:
-    """Gives a file without a name one beside the target, from where it can be renamed."""
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        while True:
-            name = f".{target.name}.{os.urandom(4).hex()}{SUFFIX}"
-            try:
-                os.link(f"/proc/self/fd/{handle}", name, dst_dir_fd=folder)
-                return str(target.parent / name)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                return _copy(handle, target)
-    finally:
-        os.close(folder)
-
-
-def _copy(handle: int, target: Path) -> str:
-    """What stands in the open file, in a file with a name beside the target."""
-    copy, name = _named_file(target)
-    try:
-        with open(handle, "rb", closefd=False) as whole, open(copy, "wb") as file:
-            whole.seek(0)
-            shutil.copyfileobj(whole, file)
-            file.flush()
-            os.fsync(copy)
-    except BaseException:
-        os.unlink(name)
-        raise
-    return name
+def draft_name(name: str) -> str:
+    """The pattern of the names that the drafts of a file have."""
+    return f".{glob.escape(name)}.{RANDOM}{SUFFIX}"
 
 
 def sweep(target: Path) -> None:
     """Removes what killed processes left of writing `target`. What somebody is writing now is locked, and stays."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.{RANDOM}{SUFFIX}"):
+    for left in target.parent.glob(draft_name(target.name)):
         with contextlib.suppress(OSError), open(left, "rb") as file:
             if _lock(file.fileno()):
                 left.unlink()

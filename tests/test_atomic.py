@@ -107,17 +107,9 @@ def test_a_folder_in_the_way_is_named(tmp_path):
         atomic.write_text(tmp_path, "text")
 
 
-@pytest.fixture
-def no_unnamed_files(monkeypatch):
-    """A file system on which every file has a name, as NFS."""
-    monkeypatch.delattr(os, "O_TMPFILE")
-
-
 WRITE_AND_DIE = """
 import os, signal, sys
 from cfol_fast import atomic
-if sys.argv[2] == "named":
-    del os.O_TMPFILE
 with atomic.replacing(sys.argv[1]) as file:
     file.write(b"half of it")
     file.flush()
@@ -125,42 +117,12 @@ with atomic.replacing(sys.argv[1]) as file:
 """
 
 
-def killed_writer(path, kind):
-    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path), kind], check=False)
+def killed_writer(path):
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
 
 
-def has_unnamed_files(folder):
-    """Overlayfs has them since Linux 6.3 only, NFS never."""
-    try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR))
-    except (OSError, AttributeError):
-        return False
-    return True
-
-
-@pytest.mark.slow
-def test_a_killed_writer_leaves_nothing(tmp_path):
-    killed_writer(tmp_path / "a.beton", "unnamed")
-    assert os.listdir(tmp_path) == [] or not has_unnamed_files(tmp_path)
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP])
-def test_a_file_that_may_not_be_given_a_name_is_copied(tmp_path, monkeypatch, number):
-    def no_link(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "link", no_link)
-    for text in ("first", "second"):
-        atomic.write_text(tmp_path / "a.txt", text)
-        assert (tmp_path / "a.txt").read_text() == text
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
-def test_a_whole_file_is_not_swept_before_it_is_in_its_place(tmp_path, monkeypatch, named):
-    if named:
-        monkeypatch.delattr(os, "O_TMPFILE")
+def test_a_whole_file_is_not_swept_before_it_is_in_its_place(tmp_path, monkeypatch):
     replace = os.replace
 
     def replace_late(source, target):
@@ -175,7 +137,7 @@ def test_a_whole_file_is_not_swept_before_it_is_in_its_place(tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_by_the_next_and_nothing_else(tmp_path):
-    killed_writer(tmp_path / "a.beton", "named")
+    killed_writer(tmp_path / "a.beton")
     assert len(os.listdir(tmp_path)) == 1
     for name in (".b.beton.12345678.tmp", ".a.beton.mine.tmp", "a.beton.12345678.tmp"):
         (tmp_path / name).write_text("of somebody else")
@@ -184,19 +146,13 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_and_nothing_else(tmp_p
     assert sorted(os.listdir(tmp_path)) == others
 
 
-def test_what_somebody_is_writing_is_not_removed(tmp_path, no_unnamed_files):
+def test_what_somebody_is_writing_is_not_removed(tmp_path):
     with atomic.replacing(tmp_path / "a.txt") as file:
         file.write(b"slow")
         atomic.write_text(tmp_path / "a.txt", "quick")
         assert len(os.listdir(tmp_path)) == 2
     assert (tmp_path / "a.txt").read_text() == "slow"
     assert os.listdir(tmp_path) == ["a.txt"]
-
-
-def test_a_failed_write_leaves_nothing_where_every_file_has_a_name(tmp_path, no_unnamed_files):
-    with pytest.raises(ValueError, match="not JSON"), atomic.replacing(tmp_path / "a.json"):
-        raise ValueError("not JSON")
-    assert os.listdir(tmp_path) == []
 
 
 @contextlib.contextmanager
@@ -237,10 +193,7 @@ def test_a_file_that_is_replaced_passes_its_mode_on(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
-def test_two_files_take_their_places_together_in_a_new_folder(tmp_path, monkeypatch, named):
-    if named:
-        monkeypatch.delattr(os, "O_TMPFILE")
+def test_two_files_take_their_places_together_in_a_new_folder(tmp_path):
     with atomic.replacing_together(tmp_path / "new", ["b", "a"]) as (b, a):
         b.write(b"bee")
         a.write(b"ant")

@@ -23,6 +23,7 @@ from cfol_fast.recipes.table import NAME
 from cfol_fast.runs.identity import essential_settings
 from cfol_fast.runs.json_files import made_from, read_object
 from cfol_fast.runs.records import read_finished
+from cfol_fast.runs.run_folder import is_old
 
 # Of a fair table that is not finished: the file of its finished runs (`reproduce frontier --keep`).
 KEPT_RUNS = "frontier-runs.tar.xz"
@@ -32,13 +33,17 @@ Table = dict[str, Any]
 def read_kept(folder: Path) -> list[Table]:
     """Every kept comparison below `folder` (FOLDER/SCALE/RECIPE.json), in the paper's order."""
     with made_from(folder):
-        found = [read_object(path) for path in sorted(folder.glob("*/*.json")) if path.name != FACTS]
+        found = [
+            read_object(path)
+            for path in sorted(folder.glob("*/*.json"))
+            if path.name != FACTS and not is_old(path.parent)
+        ]
         return in_the_papers_order(found)
 
 
 def read_frontiers(folder: Path) -> list[Table]:
     """The fair tables below `folder` (FOLDER/SCALE/frontier.json), by scale."""
-    return [read_object(path) for path in sorted(folder.glob(f"*/{FACTS}"))]
+    return [read_object(path) for path in sorted(folder.glob(f"*/{FACTS}")) if not is_old(path.parent)]
 
 
 def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
@@ -53,7 +58,13 @@ def collect(reproduction: Path, folder: Path) -> list[Path]:
 
 
 def _collect(reproduction: Path, folder: Path) -> list[Path]:
-    tables = in_the_papers_order([read_table(path.parent) for path in sorted(reproduction.glob(f"*/{NAME}"))])
+    tables = in_the_papers_order(
+        [
+            read_table(path.parent)
+            for path in sorted(reproduction.glob(f"*/{NAME}"))
+            if not is_old(path.parent)
+        ]
+    )
     written = _collect_frontier(reproduction, folder)
     if not tables and not written:
         raise InputError(

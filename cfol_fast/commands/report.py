@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 NAME = "report"
@@ -42,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="the method differences are measured from (default: erm, else the first run)",
     )
+    parser.add_argument(
+        "--old",
+        action="store_true",
+        help="take RUN.old-1, which --overwrite set aside, beside its RUN as well",
+    )
     parser.add_argument("--title", default="", help="a line above the headline")
     parser.add_argument(
         "--no-pictures", action="store_true", help="do not write the charts as SVG files beside the page"
@@ -53,9 +59,16 @@ def run(args: argparse.Namespace) -> int:
     from cfol_fast.reporting import terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
     from cfol_fast.reporting.wording import headline
+    from cfol_fast.runs.records import without_replaced
     from cfol_fast.runs.run_folder import check_output
 
     check_output("--out", Path(args.out).expanduser())
+    if not args.old:
+        args.runs, replaced = without_replaced(args.runs)
+        for path in replaced:
+            print(
+                f"note: {path} was replaced by a newer run and is left out; --old takes it", file=sys.stderr
+            )
     if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
         print(f"page:  {recipe_page.write_page(args.runs[0], args.out)}")
         return 0

@@ -185,7 +185,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="start afresh in an existing run folder; the old run goes when the new one has taken its first step",
+        help="start afresh in an existing run folder; the old one is renamed to RUN.old-1 after the first step",
     )
     parser.add_argument(
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
@@ -297,7 +297,7 @@ def name_option(message: str, options: dict[str, Any]) -> str:
 def read_config(args: argparse.Namespace) -> TrainConfig:
     """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
     from cfol_fast.models import check_named
-    from cfol_fast.runs import overwriting, run_folder
+    from cfol_fast.runs import run_folder
     from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
 
     options = vars(args)
@@ -306,7 +306,6 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         raise InputError("--resume needs --out RUN, or the options the run was started with")
     folder = None if options["out"] is None else Path(options["out"]).expanduser()
     if args.resume and folder is not None:
-        overwriting.recover(folder)
         if args.resume != "auto" or (folder / run_folder.CONFIG).exists():
             config, named, stored = run_folder.read_config(folder), True, True
     before = config.method

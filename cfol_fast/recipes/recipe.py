@@ -240,6 +240,8 @@ def _check(recipe: Recipe, where: str) -> None:
         one_of(scale, SCALES, "seeds are given for a scale, which")
         if not seeds or any(not isinstance(seed, int) or seed < 0 for seed in seeds):
             raise InputError(f"{where}: seeds must be whole numbers from 0 up, got {seeds!r}")
+        if len(set(seeds)) < len(seeds):
+            raise InputError(f"{where}: each seed counts once, got {seeds!r}")
     for entry in recipe.entries:
         one_of(entry.scale or "paper", SCALES, f"scale of entry {entry.name}")
     for claim in recipe.claims:

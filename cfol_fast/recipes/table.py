@@ -68,7 +68,13 @@ def build(plan: Plan, out: Path, command: str) -> dict[str, Any]:
 
 def read_result(job: Job, out: Path) -> dict[str, Any]:
     _check_there(job.folder(out) / "result.json")
-    return read_finished(job.folder(out))
+    result = read_finished(job.folder(out))
+    # A copied folder under another seed's name would count as that seed.
+    if result.get("seed", job.config.seed) != job.config.seed:
+        raise InputError(
+            f"{job.folder(out)} holds a run of seed {result['seed']}, not {job.config.seed}: delete it, and it is trained"
+        )
+    return result
 
 
 def _read(path: Path) -> dict[str, Any]:

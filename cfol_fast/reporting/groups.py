@@ -48,7 +48,7 @@ class Group:
     """The runs of one configuration over seeds.
 
     shown: (clean, robust) of each run that has accuracies. partial: what these are when no run has a test result, such as
-    "hold-out, epoch 7 of 12".
+    "hold-out, epoch 7 of 12". copies: runs of a seed that another run of the group has, each with that run; they count nowhere.
     """
 
     label: str
@@ -57,6 +57,7 @@ class Group:
     runs: list[Run]
     shown: list[tuple[Accuracy | None, Accuracy | None]] = field(default_factory=list)
     partial: str = ""
+    copies: list[tuple[Run, Run]] = field(default_factory=list)
 
     def accuracies(self, split: str) -> list[Accuracy]:
         found = [clean if split == "clean" else robust for clean, robust in self.shown]
@@ -164,9 +165,14 @@ class Comparison:
         return group.tested and not group.unlike(self._first_tested)
 
     def caveats(self) -> list[str]:
-        """A sentence on each group that was tested in another way than the baseline."""
+        """A sentence on each run that counts once with another, and each group that was tested in another way than the baseline."""
         first = self._first_tested
-        return [
+        copied = [
+            f"{copy.path} has the settings and the seed ({copy.seed}) of {run.path}: the two count as one."
+            for group in self.groups
+            for copy, run in group.copies
+        ]
+        return copied + [
             f"{group.label} was tested in another way than {first.label} ({', '.join(different)}): "
             "the two cannot be compared, and no difference is given."
             for group in self.groups
@@ -276,7 +282,18 @@ def _settings(run: Run) -> dict[str, Any]:
 def _identity(run: Run) -> tuple[Any, ...]:
     # A run that was stopped has no title of its own: its settings tell where it belongs.
     title = run.title if not run.config else ""
-    return run.method, title, run.model, repr(sorted(_settings(run).items()))
+    # Nothing says that runs of unknown seeds differ in their seed alone.
+    alone = str(run.path.resolve()) if run.seed is None else ""
+    return run.method, title, run.model, repr(sorted(_settings(run).items())), alone
+
+
+def _once_for_each_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """The runs in their order, and apart from them the copies: of two runs of one seed the one with a test result stays."""
+    chosen: dict[int | None, Run] = {}
+    for run in [*_with_test_result(runs), *runs]:
+        chosen.setdefault(run.seed, run)
+    kept = [run for run in runs if run is chosen[run.seed]]
+    return kept, [(run, chosen[run.seed]) for run in runs if run is not chosen[run.seed]]
 
 
 def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
@@ -340,10 +357,11 @@ def method_colour(method: str | None) -> str | None:
     return METHODS[method].colour if method in METHODS else None
 
 
-def _group(label: str, colour: str, runs: Sequence[Run]) -> Group:
+def _group(label: str, colour: str, family: Sequence[Run]) -> Group:
+    runs, copies = _once_for_each_seed(family)
     method = runs[0].method
     if tested := _with_test_result(runs):
-        return Group(label, method, colour, list(runs), [(run.clean, run.robust) for run in tested])
+        return Group(label, method, colour, runs, [(run.clean, run.robust) for run in tested], copies=copies)
     shown = []
     partial = "no validation yet"
     for run in runs:
@@ -353,4 +371,4 @@ def _group(label: str, colour: str, runs: Sequence[Run]) -> Group:
             split = "hold-out" if last.get("split") == "holdout" else str(last.get("split"))
             planned = run.epochs[1]
             partial = f"{split}, epoch {last.get('epoch')}" + (f" of {planned}" if planned else "")
-    return Group(label, method, colour, list(runs), shown, partial)
+    return Group(label, method, colour, runs, shown, partial, copies)

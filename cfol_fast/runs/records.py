@@ -7,6 +7,7 @@ A run that was stopped early is a run too: it has no test result, but its hold-o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from cfol_fast.runs.json_files import check_shape, read_json, read_object
 from cfol_fast.runs.metrics_log import FILE as ROWS
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
-from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT
+from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT, is_old, replaced_by
 
 # What the files may hold; the accuracies check themselves.
 _BOTH = {"clean": {str: object}, "robust": {str: object}}
@@ -191,7 +192,10 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders (and evaluation files) that `paths` mean: a run, a folder that holds runs, or an evaluation's JSON."""
+    """The run folders (and evaluation files) that `paths` mean: a run, a folder that holds runs, or an evaluation's JSON.
+
+    In a folder that holds runs those that --overwrite set aside are left out.
+    """
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
@@ -205,6 +209,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
             folder
             for folder in inside
             if not any(is_run(parent) for parent in folder.parents if parent.is_relative_to(path))
+            and not is_old(folder.relative_to(path))
         ]
         if not inside:
             raise InputError(f"{path}: not a run folder (no {RESULT} or {ROWS} in it or below)")
@@ -213,6 +218,17 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in found:
         unique.setdefault(path.resolve(), path)
     return list(unique.values())
+
+
+def without_replaced(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """The paths, and apart from them the runs that were set aside for a run that is among the paths too.
+
+    A shell makes `runs/*` into all names, so that nobody knows whether an old run was meant when its new one is there.
+    """
+    given = list(paths)
+    places = {Path(os.path.abspath(path)) for path in given}
+    replaced = [path for path in given if replaced_by(Path(os.path.abspath(path))) in places]
+    return [path for path in given if path not in replaced], replaced
 
 
 def load_run(path: Path) -> Run:

@@ -1,12 +1,15 @@
-"""The run folder: the names of its files, and what may be started, continued or overwritten there.
+"""The run folder: the names of its files, and what may be started, continued or set aside there.
 
-A folder is a run's only if its config.json is a configuration of ours. Nothing here touches a file with another name than those
-listed here, and a new run does not begin where anything else is.
+A folder is a run's only if its config.json is a configuration of ours. A new run does not begin where anything else is, and an old
+run is never deleted: `--overwrite` renames it to RUN.old-1, RUN.old-2, ...
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+import shlex
 from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -36,26 +39,13 @@ CONFIG, RESULT, GALLERY, TENSORBOARD, WANDB, LOCK = (
 # What class offsets reach, where they were fitted.
 OFFSETS = "offsets.json"
 STAGE = "stage-[0-9]"
-# Every name that a run and its evaluations use; the names in a stage's folder are those of a run.
-FILES = (
-    CONFIG,
-    METRICS,
-    RESULT,
-    GALLERY,
-    PREDICTIONS,
-    OFFSETS,
-    WANDB,
-    LOCK,
-    "eval.json",
-    "eval-*.json",
-    "eval-*.state",
-)
+# The checkpoints that no other output may take the place of, and the files.
 CHECKPOINT_FILES = tuple(
     f"{name}.pt" for name in ("last", "previous", "next", *BEST, "ema-last", "ensemble", "offsets")
 )
-# What no other output may take the place of.
 NEEDED = (CONFIG, METRICS, RESULT, GALLERY, PREDICTIONS)
-EVENT_FILES = ("events.out.tfevents.*",)
+# What --overwrite appends to the name of the folder.
+OLD = ".old-"
 # config.json has them all since version 0.1; somebody else's file of that name has not.
 ALWAYS_CONFIGURED = {"method", "data", "model", "attack", "optimizer"}
 
@@ -157,61 +147,78 @@ def _check_new(run: Path, overwrite: bool) -> Start:
         raise InputError(
             f"{place} is no place for a run: name a folder of its own, such as --out {place / 'run'}"
         )
-    own, foreign = contents(run)
-    # A process that was killed while it wrote the configuration of a new run leaves a part of it: no run yet.
-    names = {str(path.relative_to(run)) for path in own if not _is_part_of_config(path)} - {LOCK}
-    if names and CONFIG not in names:
-        raise InputError(
-            f"{run} is not a run folder: it holds {min(names)} and no {CONFIG}; choose another --out"
-        )
+    names = holds(run)
     if CONFIG in names:
         # Refuses somebody else's file of that name.
         read_config(run)
-    elif foreign:
+    elif names:
         raise InputError(
-            f"{run} is not a run folder: it holds {foreign[0].relative_to(run)}; choose another --out"
+            f"{run} is not a run folder: it holds {names[0]} and no {CONFIG}; choose another --out"
         )
-    if overwrite:
-        return Start.OVERWRITE if CONFIG in names else Start.NEW
+    if overwrite and names:
+        check_can_be_set_aside(run)
+        return Start.OVERWRITE
     # A run that ended before its first step left only its configuration.
-    if foreign or names - {CONFIG}:
-        raise InputError(f"{run} exists: --resume continues it, --overwrite starts it afresh")
+    if names not in ([], [CONFIG]):
+        raise InputError(f"{run} exists: --resume continues it, --overwrite renames it and starts afresh")
     return Start.NEW
 
 
-def contents(run: Path) -> tuple[list[Path], list[Path]]:
-    """The files in a run folder with the names of ours, and what else is there. A stage's files count, an empty folder does not."""
-    own: list[Path] = []
-    foreign: list[Path] = []
-    if not run.exists():
-        return own, foreign
-    for entry in sorted(run.iterdir()):
-        if _is_file_of(entry, FILES):
-            own.append(entry)
-        elif entry.is_dir() and entry.name in (FOLDER, TENSORBOARD):
-            names = CHECKPOINT_FILES if entry.name == FOLDER else EVENT_FILES
-            for file in sorted(entry.iterdir()):
-                (own if _is_file_of(file, names) else foreign).append(file)
-        elif entry.is_dir() and fnmatchcase(entry.name, STAGE):
-            for known, found in zip((own, foreign), contents(entry), strict=True):
-                known += found
-        else:
-            foreign.append(entry)
-    return own, foreign
+def holds(folder: Path) -> list[str]:
+    """What is in the folder, sorted. An empty folder does not count, nor what a start that was killed leaves: it is no run yet."""
+    if not folder.exists():
+        return []
+    found = []
+    for entry in sorted(folder.iterdir()):
+        left = entry.name == LOCK or fnmatchcase(entry.name, atomic.draft_name(CONFIG))
+        if not left and not (entry.is_dir() and not any(entry.iterdir())):
+            found.append(entry.name)
+    return found
 
 
-def _is_file_of(path: Path, names: tuple[str, ...]) -> bool:
-    return is_own_name(path.name, names) and (path.is_file() or path.is_symlink())
+def check_can_be_set_aside(run: Path) -> None:
+    """Refuses what cannot be renamed, with the command that does the same."""
+    place, real = Path(os.path.abspath(run)), run.resolve()
+    old = shlex.quote(str(free_old_name(real)))
+    inside = shlex.quote(str(real))
+    if os.path.ismount(real):
+        kind, command = "mount point", f"cp -a {inside} {old} && find {inside} -mindepth 1 -delete"
+    elif place.is_symlink():
+        kind, command = "link", f"mv {inside} {old} && mkdir {inside}"
+    elif not os.access(real.parent, os.W_OK):
+        kind, command = (
+            f"folder of {real.parent}, where you may not write",
+            f"cp -a {inside} ELSEWHERE && find {inside} -mindepth 1 -delete",
+        )
+    elif Path.cwd().is_relative_to(real):
+        kind, command = "current folder", f"cd {shlex.quote(str(real.parent))}"
+    else:
+        return
+    raise InputError(f"{run} is a {kind}, which --overwrite does not rename. Type: {command}")
 
 
-def is_own_name(name: str, names: tuple[str, ...] = FILES + CHECKPOINT_FILES + EVENT_FILES) -> bool:
-    """Whether a run writes a file of this name; what a killed process left of one counts."""
-    patterns = (*names, *(f".{known}.{atomic.RANDOM}{atomic.SUFFIX}" for known in names))
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def free_old_name(run: Path) -> Path:
+    """RUN.old-1, or the first such name that is free."""
+    place = Path(os.path.abspath(run))
+    numbers = itertools.count(1)
+    return next(old for n in numbers if not os.path.lexists(old := place.with_name(f"{place.name}{OLD}{n}")))
 
 
-def _is_part_of_config(path: Path) -> bool:
-    return fnmatchcase(path.name, f".{CONFIG}.{atomic.RANDOM}{atomic.SUFFIX}")
+def replaced_by(place: Path) -> Path | None:
+    """The folder of the run that `--overwrite` put in the place of this one; None for a folder with another name."""
+    found = re.fullmatch(rf"(.+){re.escape(OLD)}\d+", place.name)
+    return None if found is None else place.with_name(found[1])
+
+
+def is_old(path: Path) -> bool:
+    """Whether the folder, or one above it in the path, was set aside by --overwrite. Collectors pass over it unless it is named."""
+    return any(replaced_by(place) is not None for place in (path, *path.parents))
+
+
+def size_in_words(folder: Path) -> str:
+    """How much the files of a folder take, for a person who may want to delete it."""
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return f"{size / 2**20:,.1f} MiB"
 
 
 def begin(run: Path, config: TrainConfig) -> None:

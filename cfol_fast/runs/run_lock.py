@@ -1,43 +1,44 @@
-"""Keeps two processes out of one run folder, and notices when the folder is taken away from a run."""
+"""Keeps two processes out of one run folder, sets an old run aside, and notices when the folder is taken away from a run."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import shlex
+import shutil
+import time
 from pathlib import Path
 
-from cfol_fast.errors import InputError, TrainingFailed
-from cfol_fast.runs.run_folder import CONFIG, LOCK, unusable
+import filelock
 
-# What network file systems answer when a folder is to be locked: they lock only what is open for writing.
-CANNOT_LOCK_FOLDERS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.EOPNOTSUPP)
+from cfol_fast.errors import InputError, TrainingFailed
+from cfol_fast.runs.run_folder import CONFIG, LOCK, check_can_be_set_aside, free_old_name, unusable
+
+# How often a folder is made and locked that another process, which was refused, removes again.
+ATTEMPTS, PAUSE = 20, 0.01
 
 
 class RunLock:
-    """The lock is on the folder itself, so that there is no file to leave behind or to delete; it dies with its process.
+    """The lock is the system's own on RUN/.lock, so that it ends with its process; the file itself says nothing, and stays.
 
-    Where folders cannot be locked, a file in it is. Folders that were made for a run that was refused go again.
+    Folders that were made for a run that was refused go again.
     """
 
     def __init__(self, run: Path) -> None:
         self.run = run
         self._made: list[Path] = []
-        self._handles: list[int] = []
+        self._lock: filelock.BaseFileLock | None = None
         self._identity: tuple[int, int] | None = None
 
     def __enter__(self) -> RunLock:
         try:
-            self._make_folders()
-            while not self._lock_folder():
-                # It was removed between making and locking it.
-                self._make_folders()
-        except InputError:
-            self._leave()
-            raise
+            self._take()
         except OSError as error:
             self._leave()
             raise unusable(self.run, error) from None
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,66 +51,111 @@ class RunLock:
                 f"{self.run} was deleted or replaced while the run trained in it: nothing more is saved there"
             )
 
+    def set_aside(self) -> Path:
+        """Renames the run that is in the folder, and begins an empty folder in its place. Returns the old run's new name."""
+        check_can_be_set_aside(self.run)
+        aside, old = free_old_name(self.run), self._lock
+        try:
+            os.rename(self.run, aside)
+        except OSError as error:
+            command = f"mv {shlex.quote(str(self.run))} {shlex.quote(str(aside))}"
+            raise InputError(
+                f"cannot rename {self.run} to {aside} ({error.strerror}). Type: {command}"
+            ) from None
+        self._lock = None
+        try:
+            # Exclusive: whoever made a folder here in the meantime has it.
+            self.run.mkdir()
+            self._take()
+        except (InputError, OSError):
+            self._lock = old
+            raise InputError(
+                f"another process is training in {self.run}; the run that was there is {aside} now"
+            ) from None
+        if old is not None:
+            old.release()
+        return aside
+
+    def put_back(self, aside: Path) -> None:
+        """Undoes `set_aside` for a run that could not begin. Only what this process wrote is removed."""
+        with contextlib.suppress(OSError):
+            if _identity(self.run) == self._identity:
+                shutil.rmtree(self.run)
+                os.rename(aside, self.run)
+                self._identity = _identity(self.run)
+
+    def _take(self) -> None:
+        for _ in range(ATTEMPTS):
+            # A process that was refused may remove the folders that it made while we are between these lines.
+            with contextlib.suppress(FileNotFoundError):
+                self._make_folders()
+                self._identity = _identity(self.run)
+                if self._lock_file() and _identity(self.run) == self._identity:
+                    return
+            self._release()
+            time.sleep(PAUSE)
+        raise InputError(f"{self.run} is removed again and again by another process; choose another --out")
+
     def _make_folders(self) -> None:
         missing = [folder for folder in (self.run, *self.run.parents) if not folder.exists()]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            self._made.append(folder)
-        if not missing:
-            # Says so where a file is in the way.
-            self.run.mkdir(exist_ok=True)
+            # Two processes may find that it is missing; the one that makes it is the one that may remove it.
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                self._made.append(folder)
+        # Says so where a file is in the way.
+        self.run.mkdir(exist_ok=True)
 
-    def _lock_folder(self) -> bool:
-        """False when the folder that was locked is not the one of that name any more."""
+    def _lock_file(self) -> bool:
+        """False when the file was removed before it was locked."""
+        file = self.run / LOCK
+        self._lock = filelock.FileLock(file, thread_local=False)
         try:
-            import fcntl
-        except ModuleNotFoundError:
-            # This system has no advisory locks.
-            self._identity = _identity(self.run)
-            return True
-        locked = self.run
-        handle = os.open(locked, os.O_RDONLY)
-        self._handles.append(handle)
-        self._identity = _identity(handle)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in CANNOT_LOCK_FOLDERS:
-                    raise
-                locked = self.run / LOCK
-                handle = os.open(locked, os.O_RDWR | os.O_CREAT, 0o644)
-                self._handles.append(handle)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another process is training in {self.run}") from None
-        except OSError as error:
-            raise InputError(
-                f"cannot lock {locked} ({error.strerror}): choose an --out on a file system with locks"
-            ) from None
-        if _identity(locked) == _identity(handle):
-            return True
-        self._close()
-        return False
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout:
+            if file.exists():
+                raise InputError(f"another process is training in {self.run}") from None
+            return False
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (OSError, NotImplementedError) as error:
+            reason = getattr(error, "strerror", None) or "it has no locks"
+            raise self._no_locks(reason) from None
+        if isinstance(self._lock, filelock.SoftFileLock):
+            # Its file would outlive a process that is killed, and keep the run locked for good.
+            self._release()
+            raise self._no_locks("it has no locks")
+        return True
+
+    def _no_locks(self, reason: str) -> InputError:
+        return InputError(
+            f"cannot lock {self.run / LOCK} ({reason}): on this file system two processes could train in one run. "
+            "Choose an --out on a file system with locks"
+        )
 
     def _leave(self) -> None:
-        if len(self._handles) > 1 and _identity(self.run / LOCK) == _identity(self._handles[1]):
-            # Whoever waits for this file finds that it is not the one of that name any more, and makes another.
+        if (
+            self._lock is not None
+            and self._lock.is_locked
+            and self._made
+            and not (self.run / CONFIG).exists()
+        ):
+            # While it is locked: whoever waits for this file finds that it is no longer the one of that name.
             with contextlib.suppress(OSError):
                 (self.run / LOCK).unlink()
         for folder in reversed(self._made):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         self._made.clear()
-        self._close()
+        self._release()
 
-    def _close(self) -> None:
-        for handle in self._handles:
-            os.close(handle)
-        self._handles.clear()
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = None
 
 
-def _identity(place: Path | int) -> tuple[int, int] | None:
+def _identity(place: Path) -> tuple[int, int] | None:
     try:
         found = os.stat(place)
     except FileNotFoundError:

@@ -64,7 +64,7 @@ def train(
     """Trains as `config` says, tests the kept checkpoints, and returns the run.
 
     resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if no run is there.
-    overwrite: start afresh in an existing run folder; the old run goes when the new one has taken its first step. force: resume although thread count or instructions changed.
+    overwrite: start afresh in an existing run folder; the old one is renamed to RUN.old-1 when the new run has taken its first step. force: resume although thread count or instructions changed.
     changed_data: resume although the data changed, which result.json then says.
     callbacks: called at the run's start, steps, rows and end. log: names of `LOGS`, which are callbacks too.
     Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits

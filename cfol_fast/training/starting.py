@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cfol_fast.ranks import Ranks
-from cfol_fast.runs import overwriting, run_folder
+from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
@@ -33,11 +33,7 @@ class RunStart:
     ) -> None:
         self.run, self.lock, self.config, self.ranks = run, lock, config, ranks
 
-        def look() -> Start:
-            overwriting.settle(run)
-            return run_folder.check(run, config, resume, overwrite)
-
-        self.kind = ranks.from_first(look)
+        self.kind = ranks.from_first(lambda: run_folder.check(run, config, resume, overwrite))
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """Of a stage, or of the run, that is finished already."""
@@ -66,7 +62,7 @@ class RunStart:
 
         def begun() -> bool:
             # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
-            if all(path.name.startswith(".") for path in run_folder.contents(state.folder)[0]):
+            if not run_folder.holds(state.folder):
                 return False
             run_folder.check_same(run_folder.read_config(state.folder), self.config, state.folder)
             return True
@@ -82,9 +78,19 @@ class RunStart:
         return None
 
     def _replace_old_run(self, state: RunState) -> None:
-        with overwriting.overwritten(self.run) if self.ranks.is_first else nullcontext():
+        """Renames the old run, and puts it back if the new one cannot begin. A process that is killed here leaves it renamed."""
+        aside = self.ranks.from_first(lambda: self.lock and self.lock.set_aside())
+        try:
             self._begin(state.folder)
             state.save()
+        except BaseException:
+            if self.lock is not None:
+                self.lock.put_back(aside)
+            raise
+        size = self.ranks.from_first(lambda: run_folder.size_in_words(aside))
+        state.progress.say(
+            f"the run that was in {self.run} is {aside} now ({size}); nothing reads it unless it is named"
+        )
 
     def _begin(self, folder: Path) -> None:
         folders = [self.run] if self.kind is not Start.CONTINUE else []

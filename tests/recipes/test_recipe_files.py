@@ -93,6 +93,7 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
         ("claims = [{ better = 'erm', metric = 'robust.worst' }]", "claims 1: than"),
         ("seeds = { mini = [-1] }", r"seeds.*\[-1\]"),
         ("seeds = { tiny = [1] }", "'tiny'"),
+        ("seeds = { mini = [0, 1, 0] }", "each seed counts once"),
         ("layout = 'diagonal'", "columns, rows, got 'diagonal'"),
         (
             "figures = [{ name = 'f', kind = 'pie', title = 't', panels = [] }]",

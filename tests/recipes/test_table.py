@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,16 @@ def test_latex_is_a_booktabs_table_without_stray_characters(tmp_path: Path) -> N
     columns = {line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}
     assert len(columns) == 1
     assert text.isascii()
+
+
+def test_a_run_that_was_copied_to_another_seeds_name_is_no_other_seed(tmp_path: Path) -> None:
+    item = plan(load_recipe("seeds"), "mini")
+    write_all(item, tmp_path)
+    first, second = (job.folder(tmp_path) for job in item.cells[0].jobs[:2])
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    with pytest.raises(InputError, match="holds a run of seed 0, not 1"):
+        build(item, tmp_path, "")
 
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:

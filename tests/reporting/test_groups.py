@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import statistics
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,7 @@ from cfol_fast.reporting.groups import compare
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.theme import SERIES
 from cfol_fast.reporting.wording import attack_phrase, duration, headline, points, radius
-from cfol_fast.runs.records import load_run
+from cfol_fast.runs.records import find_runs, load_run, without_replaced
 from tests.reporting.synthetic_runs import change, make_run
 
 
@@ -30,6 +33,45 @@ def test_seeds_of_one_configuration_are_a_mean_and_a_deviation(tmp_path):
     assert stat.deviation == pytest.approx(statistics.stdev(worst))
     shirt = [load_run(folder).robust.per_class["Shirt"] for folder in folders]
     assert made.groups[0].class_stat("robust", "Shirt").deviation == pytest.approx(statistics.stdev(shirt))
+
+
+@pytest.mark.parametrize("tested", ["both", "the copy"])
+def test_a_copied_run_is_no_second_seed(tmp_path, tested):
+    first, other = make_run(tmp_path / "a", "cfol", seed=0), make_run(tmp_path / "b", "cfol", seed=1)
+    copy = Path(shutil.copytree(first, tmp_path / "copy"))
+    if tested == "the copy":
+        (first / "result.json").unlink()
+    made = comparison(first, copy, other)
+    chosen, left = (copy, first) if tested == "the copy" else (first, copy)
+    assert [run.path for run in made.groups[0].runs] == [chosen, other]
+    alone = comparison(chosen, other)
+    assert made.groups[0].stat("robust", "worst") == alone.groups[0].stat("robust", "worst")
+    assert made.groups[0].heading == alone.groups[0].heading
+    assert [caveat for caveat in made.caveats() if str(left) in caveat and "count as one" in caveat]
+    assert not alone.caveats()
+
+
+def test_evaluations_of_unknown_seeds_are_no_seeds_of_one_run(tmp_path):
+    run = make_run(tmp_path / "run", "cfol", seed=0)
+    tree = json.loads((run / "result.json").read_text())
+    files = [tmp_path / name / "eval.json" for name in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(json.dumps({key: value for key, value in tree.items() if key != "seed"}))
+    assert [len(group.runs) for group in comparison(*files).groups] == [1, 1]
+
+
+def test_runs_that_were_set_aside_are_passed_over_unless_they_are_named(tmp_path):
+    for name in ("runs/a", "runs/a.old-1", "runs/a.old-12", "runs/b.old-3/below", "runs/c.older-1"):
+        make_run(tmp_path / name)
+    runs = tmp_path / "runs"
+    assert find_runs([runs]) == [runs / "a", runs / "c.older-1"]
+    assert find_runs([runs / "a.old-1"]) == [runs / "a.old-1"]
+    assert find_runs([runs / "b.old-3"]) == [runs / "b.old-3/below"]
+    # As a shell writes `runs/*`: b.old-3 has no newer run there, so somebody means it.
+    listed, replaced = without_replaced(sorted(runs.iterdir()))
+    assert replaced == [runs / "a.old-1", runs / "a.old-12"]
+    assert listed == [runs / "a", runs / "b.old-3", runs / "c.older-1"]
 
 
 def test_a_single_run_has_the_interval_of_its_file(tmp_path):

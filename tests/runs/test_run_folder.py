@@ -1,4 +1,4 @@
-"""Which folders a run may begin in, continue in, and overwrite: only its own, and only files with the names of ours."""
+"""Which folders a run may begin in, continue in, and set aside: only its own."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_a_new_folder_gets_the_configuration(tmp_path):
 
 
 def test_an_existing_run_is_neither_continued_nor_overwritten_unasked(run):
-    refused(run, "exists: --resume continues it, --overwrite starts it afresh")
+    refused(run, "exists: --resume continues it, --overwrite renames it and starts afresh")
 
 
 def test_a_run_that_ended_before_its_first_step_does_not_block_its_folder(tmp_path):
@@ -130,6 +130,47 @@ def test_a_user_without_a_home_folder_may_train(tmp_path, monkeypatch):
 def test_a_run_may_be_overwritten_and_a_folder_without_one_is_new(run, tmp_path):
     assert run_folder.check(run, TrainConfig(), overwrite=True) is Start.OVERWRITE
     assert run_folder.check(tmp_path / "other", TrainConfig(), overwrite=True) is Start.NEW
+
+
+def test_a_link_is_refused_with_the_command_that_does_the_same(run, tmp_path):
+    link = tmp_path.parent / f"{tmp_path.name}-link"
+    link.symlink_to(run)
+    with pytest.raises(
+        InputError, match="is a link, which --overwrite does not rename. Type: (.*)"
+    ) as refusal:
+        run_folder.check(link, TrainConfig(), overwrite=True)
+    before = tree(run)
+    command = str(refusal.value).split("Type: ")[1]
+    assert os.system(command) == 0
+    assert run_folder.check(link, TrainConfig()) is Start.NEW
+    assert tree(run.with_name(f"{run.name}.old-1")) == before
+
+
+def test_a_mount_point_is_refused_with_the_command_that_does_the_same(run, monkeypatch):
+    ismount = os.path.ismount
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == run or ismount(path))
+    with pytest.raises(InputError, match="is a mount point, which --overwrite does not rename") as refusal:
+        run_folder.check(run, TrainConfig(), overwrite=True)
+    before = tree(run)
+    assert os.system(str(refusal.value).split("Type: ")[1]) == 0
+    assert run_folder.check(run, TrainConfig()) is Start.NEW
+    assert tree(run.with_name(f"{run.name}.old-1")) == before
+
+
+@pytest.mark.parametrize("out", [".", "checkpoints/.."])
+def test_the_folder_that_the_shell_is_in_is_not_renamed(run, monkeypatch, out):
+    (run / "checkpoints").mkdir()
+    monkeypatch.chdir(run)
+    with pytest.raises(InputError, match="is a current folder"):
+        run_folder.check(Path(out), TrainConfig(), overwrite=True)
+
+
+def test_names_of_old_runs_are_counted_on(run):
+    assert run_folder.free_old_name(run).name == f"{run.name}.old-1"
+    run.with_name(f"{run.name}.old-1").symlink_to("nowhere")
+    assert run_folder.free_old_name(run).name == f"{run.name}.old-2"
+    names = {"run.old-1": True, "run.old-12": True, "run.old-": False, "run.old-1b": False, ".old-1": False}
+    assert {name: run_folder.is_old(Path(name)) for name in names} == names
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

@@ -84,19 +84,20 @@ def test_a_new_run_whose_first_checkpoint_does_not_fit_gives_the_old_one_back(ol
 
 @pytest.mark.parametrize("linked", [False, True], ids=["folder", "link"])
 @pytest.mark.slow
-def test_an_overwritten_run_is_the_run_that_a_new_folder_would_have_had(old, tmp_path, linked):
+def test_an_overwritten_run_is_the_run_that_a_new_folder_would_have_had(old, tmp_path, linked, capsys):
     if linked:
         shutil.move(old / "checkpoints", tmp_path / "other disk")
         (old / "checkpoints").symlink_to(tmp_path / "other disk")
     (old / "eval.json").write_text("{}")
-    (old / "tensorboard").mkdir()
-    (old / "tensorboard/events.out.tfevents.1.host").write_text("events")
     (old / "notes.txt").write_text("mine")
-    overwrite(old)
+    before = files(old)
+    train(tiny.tiny_config(old, "erm"), overwrite=True)
     tiny.run(tmp_path / "new", "erm")
     tiny.assert_same_outcome(old, tmp_path / "new")
-    assert files(old).keys() - {"notes.txt"} == files(tmp_path / "new").keys()
-    assert (old / "checkpoints").is_symlink() == linked
+    assert files(old).keys() == files(tmp_path / "new").keys()
+    assert files(tmp_path / "run.old-1") == before
+    assert f"{tmp_path / 'run.old-1'} now (" in capsys.readouterr().out
+    assert (tmp_path / "run.old-1/checkpoints").is_symlink() == linked
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from cfol_fast.recipes.frontier.plan import CFOL, ERM, Place, Row, Settings
 from cfol_fast.recipes.planning import Job
 from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.runs.json_files import made_from, read_object
+from cfol_fast.runs.run_folder import is_old
 
 NAME = "frontier"
 SEARCHED = {
@@ -63,7 +64,8 @@ def reproduce_frontier(
     if take is not None:
         keeping.take(Path(take).expanduser(), folder, say)
     # Whoever has one of its results had it, or took it over.
-    needed = _attacked(place.table, None) and not any((folder / "runs").glob("*/eval-autoattack-*.json"))
+    had = [path for path in (folder / "runs").glob("*/eval-autoattack-*.json") if not is_old(path.parent)]
+    needed = _attacked(place.table, None) and not had
     if needed and not evaluating.has_autoattack():
         raise InputError(f"{NAME} needs AutoAttack: pip install pyautoattack")
     with made_from(folder / "runs"):

@@ -17,6 +17,7 @@ from cfol_fast.policies.policy import begin_epoch
 from cfol_fast.recipes.frontier.plan import CFOL, ERM, Table
 from cfol_fast.recipes.frontier.plan import command as plan_command
 from cfol_fast.recipes.planning import Job
+from cfol_fast.recipes.table import read_result
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.comparisons import judge, paired
 from cfol_fast.runs.config import TrainConfig
@@ -250,7 +251,7 @@ def build(
             entry["autoattack"] = attacked(kept, entry["seeds"][0])
         rows.append(entry)
     titles = {row["name"]: row["title"] for row in rows}
-    results = [read_finished(job.folder(out)) for of_row in jobs.values() for job in of_row]
+    results = [read_result(job, out) for of_row in jobs.values() for job in of_row]
     first = results[0]
     return {
         "format": FORMAT,

@@ -111,6 +111,9 @@ def read(path: Path = FILE) -> Table:
     for row in rows:
         get_method(row.method or row.name)
     for name, scale in scales.items():
+        for seeds in (scale.seeds, scale.fewer_seeds or []):
+            if len(set(seeds)) < len(seeds):
+                raise InputError(f"{where}, {name}: each seed counts once, got {seeds!r}")
         if not set(scale.fewer_seeds or []) <= set(scale.seeds):
             raise InputError(
                 f"{where}, {name}: fewer_seeds {scale.fewer_seeds} must be among seeds {scale.seeds}: rows are paired by seed"
