@@ -305,9 +305,10 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
     if args.resume and args.config is None and not named and options["out"] is None:
         raise InputError("--resume needs --out RUN, or the options the run was started with")
     folder = None if options["out"] is None else Path(options["out"]).expanduser()
-    if args.resume and folder is not None:
-        if args.resume != "auto" or (folder / run_folder.CONFIG).exists():
-            config, named, stored = run_folder.read_config(folder), True, True
+    if folder is not None and (
+        args.resume is True or (args.resume and (folder / run_folder.CONFIG).exists())
+    ):
+        config, named, stored = run_folder.read_config(folder), True, True
     before = config.method
     if args.config is not None:
         config.method = ""

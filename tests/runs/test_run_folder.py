@@ -135,9 +135,7 @@ def test_a_run_may_be_overwritten_and_a_folder_without_one_is_new(run, tmp_path)
 def test_a_link_is_refused_with_the_command_that_does_the_same(run, tmp_path):
     link = tmp_path.parent / f"{tmp_path.name}-link"
     link.symlink_to(run)
-    with pytest.raises(
-        InputError, match="is a link, which --overwrite does not rename. Type: (.*)"
-    ) as refusal:
+    with pytest.raises(InputError, match="is a link, which --overwrite does not rename") as refusal:
         run_folder.check(link, TrainConfig(), overwrite=True)
     before = tree(run)
     command = str(refusal.value).split("Type: ")[1]
