@@ -79,7 +79,12 @@ class RunStart:
 
     def _replace_old_run(self, state: RunState) -> None:
         """Renames the old run, and puts it back if the new one cannot begin. A process that is killed here leaves it renamed."""
-        aside = self.ranks.from_first(lambda: self.lock and self.lock.set_aside())
+
+        def set_aside() -> Path:
+            assert self.lock is not None
+            return self.lock.set_aside()
+
+        aside = self.ranks.from_first(set_aside)
         try:
             self._begin(state.folder)
             state.save()

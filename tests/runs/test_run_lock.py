@@ -210,6 +210,7 @@ def overwrite(run: Path) -> None:
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [False, True], ids=["folder", "linked checkpoints"])
 def test_a_process_killed_at_any_moment_of_overwriting_loses_neither_run(tmp_path, monkeypatch, linked):
     outcomes = []
