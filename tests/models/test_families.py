@@ -87,8 +87,17 @@ def old_torchvision(name: str, file: Path, **more: Any) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("name", ["resnet34", pytest.param("vgg11", marks=pytest.mark.slow)])
-def test_an_old_checkpoint_is_what_it_was(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["resnet34", "resnet101", "vgg11", "vgg16_bn"])
+def test_an_old_name_is_what_its_weights_are(name: str) -> None:
+    theirs = models.create_without_numbers(f"torchvision:{name}", 3, 64, 3).state_dict()
+    assert models.name_today(name, theirs) == f"torchvision:{name}"
+    ours = models.create_without_numbers("vgg16" if "vgg" in name else name, 3, 64, 3).state_dict()
+    assert models.name_today(name, ours) == name
+    assert models.name_today("mobilenet_v2", theirs) == "mobilenet_v2"
+
+
+def test_an_old_checkpoint_is_what_it_was(tmp_path: Path) -> None:
+    name = "resnet34"
     expected, x = old_torchvision(name, tmp_path / "old.pt"), torch.rand(2, 3, 32, 32)
     own = read_own(tmp_path / "old.pt")
     assert own is not None
