@@ -15,7 +15,9 @@ from cfol_fast.commands import main as cli
 from cfol_fast.data import beton, content
 from cfol_fast.data.images import ImageSet
 from cfol_fast.errors import InputError
+from cfol_fast.runs.defaults import complete
 from cfol_fast.training import train, trainer
+from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 CLASSES = ("ant", "bee", "cat")
@@ -364,6 +366,16 @@ def test_a_test_set_that_is_a_copy_of_the_training_set_is_told(tmp_path, capsys)
     assert "3 of 3 images of the hold-out are copies of training images" in out
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["copies"] == {"test": [3, 12], "holdout": [3, 3]}
+
+
+def test_images_that_are_held_out_are_not_trained_on(tmp_path):
+    root = write_folder(tmp_path / "data")
+    shutil.rmtree(root / "test")
+    shutil.copytree(root / "train", root / "test")
+    settings = {"data__name": "folder", "data__root": str(root), "data__holdout": "0.3"}
+    images = load_images(complete(tiny.tiny_config(tmp_path / "run", **settings)))
+    # Three of the four images of each class are trained on.
+    assert images.copies == {"test": (9, 12)}
 
 
 def test_embedded_images_have_no_copies_that_were_not_published():
