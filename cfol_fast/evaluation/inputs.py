@@ -14,13 +14,14 @@ from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.readers import LoaderSource, loader_in
 from cfol_fast.models.spec import ModelSpec
+from cfol_fast.user_input import shorten
 
 
 def as_source(x_or_source: Any, y: Tensor | None) -> Source:
     if isinstance(x_or_source, Tensor):
         if y is None:
             raise InputError("the labels y are missing: evaluate(model, x, y)")
-        source: Source = TensorSource(x_or_source, torch.as_tensor(y))
+        source: Source = TensorSource(x_or_source, _as_labels(y))
     elif hasattr(x_or_source, "batches") and hasattr(x_or_source, "labels"):
         if y is not None:
             raise InputError("a source has its own labels; y belongs to a tensor of images")
@@ -40,6 +41,14 @@ def as_source(x_or_source: Any, y: Tensor | None) -> Source:
     if source.labels.dtype != torch.int64 or source.labels.dim() != 1:
         raise InputError(f"labels must be int64 (N,), got {source.labels.dtype} {tuple(source.labels.shape)}")
     return source
+
+
+def _as_labels(y: Any) -> Tensor:
+    try:
+        return torch.as_tensor(y)
+    # torch raises each of them for something that is no row of numbers.
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"labels must be int64 (N,), got {shorten(y)}") from None
 
 
 def class_names(

@@ -40,7 +40,7 @@ class LoaderSource:
                 "with a batch_size"
             )
         self.loader = loader
-        given = list(loader.batch_sampler)
+        given = [batch for batch in loader.batch_sampler if len(batch)]
         self._batches = given if fixed else None
         self.order = [index for batch in given for index in batch]
         _check_each_once(self.order, loader.dataset)

@@ -144,6 +144,11 @@ def test_a_loader_that_leaves_nothing_out_has_nothing_to_say(trained: Trained) -
         assert evaluate(trained.model, loader).notes == []
 
 
+def test_empty_batches_are_nothing(trained: Trained) -> None:
+    loader = DataLoader(TensorDataset(trained.x, trained.y), batch_sampler=[[0, 1], [], [2]])
+    assert evaluate(trained.model, loader).clean.labels.tolist() == trained.y[:3].tolist()
+
+
 class Own(DataLoader):
     def __iter__(self) -> Any:
         for x, y in super().__iter__():
