@@ -73,7 +73,7 @@ def test_a_class_that_errs_more_gets_a_larger_offset(run, monkeypatch):
         per_class = dict.fromkeys(classes, 1.0) | {classes[2]: worst}
         robust = {"worst": worst, "average": 0.9, "per_class": per_class}
         figures = SimpleNamespace(to_json=lambda: robust)
-        return SimpleNamespace(clean=figures, robust=figures, to_json=dict)
+        return SimpleNamespace(clean=figures, robust=figures, to_json=dict, warnings=[])
 
     monkeypatch.setattr(offsets, "measure", measured)
     fit = fit_offsets(run, rounds=1, rate=2.0, device="cpu")
