@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast.attacks.attack import Radius
-from cfol_fast.attacks.frozen import frozen
-from cfol_fast.attacks.pgd import PGD, in_dtype, logits_of
+from cfol_fast.attacks.frozen import frozen, minds_layout
+from cfol_fast.attacks.pgd import PGD, in_dtype, like, logits_of
 from cfol_fast.machine import changing_shapes
 
 # The sizes of the active set on a GPU, as shares of the batch.
@@ -44,7 +44,7 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_las
         changing_shapes(),
         frozen(attack.model, x.device, attack.fast, attack.dtype) as net,
     ):
-        net = in_dtype(net, x.dtype)
+        guarded, net = net, in_dtype(net, x.dtype)
         clean = attack.prepare(x)
         target = attack.target(net, clean, y)
         result = clean.clone()
@@ -83,7 +83,8 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_las
                 result[rows[left]] = _take(adv, left)
             elif len(rows):
                 result[rows] = adv[: len(rows)]
-    return Outcome(result.to(x.dtype), fooled, predicted)
+    result = result.to(x.dtype)
+    return Outcome(like(result, x) if minds_layout(guarded) else result, fooled, predicted)
 
 
 def _padded(rows: Tensor, batch: int) -> Tensor:

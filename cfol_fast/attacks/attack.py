@@ -28,12 +28,14 @@ class Attack(ABC):
     steps_unless_told: how many steps the attack takes in training where nobody says another number.
     single_step: it always takes one step, of a size of its own unless told.
     trusts_images: images and labels are not checked; the trainer vouches for those of its own sources.
+    any_layout: x_adv may be in channels_last, in which the attack works, where the model takes that. Else it has the layout of x.
     slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The noise belongs to the slot.
     """
 
     kind: str
     steps_unless_told = 7
     single_step = False
+    any_layout = False
     slots: tuple[int, int] | None = None
 
     def __init__(self, model: nn.Module, seed: int = 0, trusts_images: bool = False) -> None:

@@ -93,6 +93,11 @@ def frozen(
         choices().keep()
 
 
+def minds_layout(network: Network) -> bool:
+    """Whether images in channels_last may be an error to the model that this network, of `frozen`, stands for."""
+    return not isinstance(network, _Guarded) or network.minds_layout
+
+
 def how(model: nn.Module) -> str:
     """How attacks run this model: "fast", or "plain: " and the reason."""
     model = bare(model)
@@ -160,6 +165,11 @@ class _Guarded:
         self._model, self._record = model, record
         self._network = _of_plan(model, record.plan, layers)
         self._is_first = True
+
+    @property
+    def minds_layout(self) -> bool:
+        plan = self._record.plan
+        return plan is None or plan.minds_layout
 
     def __call__(self, x: Tensor) -> Any:
         if not self._is_first or not proof.possible(x):

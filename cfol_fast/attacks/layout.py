@@ -169,8 +169,11 @@ def _is_told_in_place(node: fx.Node) -> bool:
     return "inplace" in names and len(node.args) > (at := names.index("inplace")) and bool(node.args[at])
 
 
-def settle(graph: fx.Graph, modules: dict[str, nn.Module]) -> bool:
-    """Makes every `view` a `reshape`; whether the images themselves are written to. Raises what speaks against the fast network."""
+def settle(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[bool, bool]:
+    """Makes every `view` a `reshape`; (whether the images themselves are written to, whether there was a `view`).
+
+    Raises what speaks against the fast network.
+    """
     nodes = list(graph.nodes)
     for node in nodes:
         name = name_of(node, modules)
@@ -193,12 +196,13 @@ def settle(graph: fx.Graph, modules: dict[str, nn.Module]) -> bool:
             for view in (one for one in together if name_of(one, modules) in _VIEWS_OR_COPIES):
                 if place[view] < place[node] and _is_read_across(view, node, target, neighbours, place):
                     raise DependsOnLayout("its forward pass writes in place to a view that is read again")
-    for node in nodes:
-        if node.op == "call_method" and node.target in ("view", "view_as"):
+    views = [node for node in nodes if name_of(node, modules) in ("view", "view_as")]
+    for node in views:
+        if node.op == "call_method":
             node.target = {"view": "reshape", "view_as": "reshape_as"}[node.target]
-        elif node.op == "call_function" and node.target in (Tensor.view, Tensor.view_as):
+        else:
             node.target = Tensor.reshape if node.target is Tensor.view else Tensor.reshape_as
-    return writes_to_images
+    return writes_to_images, bool(views)
 
 
 def _neighbours(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> dict[fx.Node, set[fx.Node]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cfol_fast import ops
 from cfol_fast.attacks.attack import Attack, Radius, check_radius, describe_radius
-from cfol_fast.attacks.frozen import Network, frozen
+from cfol_fast.attacks.frozen import Network, frozen, minds_layout
 from cfol_fast.attacks.losses import LOSSES
 from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.attacks.pixels import check_largest
@@ -89,7 +89,7 @@ class PGD(Attack):
             precision_told(self.model, x),
             frozen(self.model, x.device, self.fast, self.dtype) as net,
         ):
-            net = in_dtype(net, x.dtype)
+            guarded, net = net, in_dtype(net, x.dtype)
             clean = self.prepare(x)
             target = self.target(net, clean, y)
             best = self._climb(net, clean, target, eps, step)
@@ -101,7 +101,8 @@ class PGD(Attack):
                     better = (rank[0] > best_rank[0]) | ((rank[0] == best_rank[0]) & (rank[1] > best_rank[1]))
                     best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), adv, best)
                     best_rank = torch.where(better, rank, best_rank)
-        return best.to(x.dtype)
+        best = best.to(x.dtype)
+        return best if self.any_layout and not minds_layout(guarded) else like(best, x)
 
     @property
     def draws(self) -> int:
@@ -310,6 +311,11 @@ def _single_step(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     if options.get("steps", 1) != 1:
         raise InputError(f"steps must be 1 for {kind}, which takes a single step, got {options['steps']!r}")
     return {**options, "steps": 1}
+
+
+def like(found: Tensor, x: Tensor) -> Tensor:
+    """As x lies in memory: for the user's own code a view of maps in channels_last would be an error."""
+    return found.contiguous() if x.is_contiguous() else found
 
 
 def in_dtype(net: Network, dtype: torch.dtype) -> Network:

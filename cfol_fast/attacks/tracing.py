@@ -58,6 +58,7 @@ class Plan:
     """The model's forward pass as generated code over the model's own attributes, with the frozen layers as arguments.
 
     linears: the names of the linear layers among these, which come after the convolutions. writes_to_images: it is given a copy.
+    minds_layout: the model itself has a `view`, which is an error for maps in channels_last.
     digest: of the code and the layers, the same in every process.
     """
 
@@ -65,6 +66,7 @@ class Plan:
     folds: tuple[Fold, ...]
     linears: tuple[str, ...]
     writes_to_images: bool
+    minds_layout: bool
     digest: str
 
     _spare: dict[Hashable, list[StaticWeights]] = field(default_factory=dict, compare=False, repr=False)
@@ -479,7 +481,7 @@ def _trace(model: nn.Module) -> Plan | str:
         if (name := tracer.changed()) is not None:
             return f"its forward pass changes its attribute {name}"
         modules = dict(model.named_modules())
-        writes_to_images = layout.settle(graph, modules)
+        writes_to_images, minds_layout = layout.settle(graph, modules)
     except (_Untraceable, layout.DependsOnLayout) as error:
         return str(error)
     # The model's own code may raise anything when it is given a proxy.
@@ -492,7 +494,7 @@ def _trace(model: nn.Module) -> Plan | str:
     # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current weights.
     exec(code.src, namespace)
     digest = hashlib.sha256(f"{code.src}{folds}{linears}".encode()).hexdigest()
-    return Plan(namespace["forward"], tuple(folds), tuple(linears), writes_to_images, digest)
+    return Plan(namespace["forward"], tuple(folds), tuple(linears), writes_to_images, minds_layout, digest)
 
 
 def _rewrite(graph: fx.Graph, model: nn.Module) -> tuple[list[Fold], list[str]]:

@@ -158,7 +158,7 @@ class AutoAttack:
 
     def _classes(self, x: Tensor, device: torch.device) -> int:
         with torch.no_grad(), evaluation_mode(self.model):
-            return int(logits_in(self.model(x[:1].to(device))).shape[1])
+            return int(logits_in(self.model(x[:1].to(device).clone())).shape[1])
 
     def _adversary(self, x: Tensor, device: torch.device) -> Any:
         try:
@@ -244,8 +244,9 @@ class _Attacked(nn.Module):
                 self._networks.pop()
 
     def forward(self, x: Tensor) -> Tensor:
+        # The model may write to its images.
+        x = x.clone()
         if x.requires_grad:
-            x = x.view_as(x)
             x.register_hook(Tensor.contiguous)
         return logits_in(self._networks[-1](x))
 

@@ -156,7 +156,7 @@ def raised_by_one_step(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm:
     """The number of images whose loss one step of size eps along the model's gradient raises: for an attack that shows no images."""
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
-        before = logits_in(model(leaf))
+        before = logits_in(model(leaf.clone()))
         if not before.requires_grad:
             return torch.zeros((), dtype=torch.int64)
         (gradient,) = torch.autograd.grad(_loss(before, y).sum(), leaf)

@@ -423,7 +423,11 @@ def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor
     if isinstance(attack, AutoAttack):
         raise InputError("AutoAttack works on a whole data set; for single batches use PGD")
     if isinstance(attack, attack_kinds.Attack):
-        return attack(x, y)
+        before, attack.any_layout = attack.any_layout, True
+        try:
+            return attack(x, y)
+        finally:
+            attack.any_layout = before
     with torch.enable_grad():
         x_adv = attack(x.detach().clone(memory_format=torch.contiguous_format), y)
     for module in model.modules():

@@ -109,7 +109,8 @@ def check_labels(labels: Tensor, k: int) -> None:
 def logits_of(model: nn.Module, x: Tensor, batch: int) -> Tensor:
     """(B, k) logits, checked: NaN would count as a wrong prediction and look like a weak model."""
     with precision_told(model, x):
-        logits = logits_in(model(x))
+        # A model may write to its images, which are used again.
+        logits = logits_in(model(x.clone()))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
         raise InputError(
             f"the model must return logits of shape ({len(x)}, classes), got {described(logits)}"

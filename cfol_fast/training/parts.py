@@ -138,12 +138,14 @@ def new_step(
     config.data.white = config.data.white if images.white is None else images.white
     # The run says itself what its step size can reach.
     sampler.unsaid = None
+    attack = training_attack(model, config, trusts_images=True)
+    attack.any_layout = True
     parts: dict[str, Any] = {
         "device": device,
         "model": model,
         "forward": compiled(model, device) if config.compile else model,
         "sampler": sampler,
-        "attack": training_attack(model, config, trusts_images=True),
+        "attack": attack,
         "objective": method.objective(config.params, k, config.label_smoothing),
         "perturbation": WeightPerturbation(model, config.awp) if config.awp else None,
         "policy": method.class_policy(config.params, k, length.epochs, device, ranks, shards > 1),
