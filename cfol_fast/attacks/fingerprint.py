@@ -329,6 +329,9 @@ class _Walk:
         """What is of no type that is known by itself: a module, a kind of container or number, an object of the user's."""
         if isinstance(value, nn.Module):
             self.module(value)
+        # torch.classes is one of a type of its own, and answers to every name.
+        elif isinstance(value, types.ModuleType):
+            self._identity(value)
         elif isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, type):
