@@ -70,6 +70,10 @@ class Range:
         if wanted:
             raise InputError(f"{name} must be {wanted}, got {shorten(value)}")
 
+    def in_words(self) -> str:
+        """For a table: "1 to 100"."""
+        return f"{'above ' if self.above else ''}{_plain(self.least)} to {_plain(self.most)}"
+
     def __call__(self, text: str) -> Any:
         """The value of an option, for argparse, which adds the option's name."""
         value: float | str = text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cfol_fast import processes
 from cfol_fast.errors import InputError
+from cfol_fast.runs.config import settings
 from cfol_fast.user_input import THREADS, Range
 
 if TYPE_CHECKING:
@@ -29,139 +30,17 @@ examples:
   torchrun --nproc-per-node 8 -m cfol_fast train cfol --device cuda ... one run on eight GPUs (docs/many-gpus.md)
 """
 
-# Options that are one field of the configuration each: (option, key, metavar, help).
-FIELDS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        "--dataset",
-        "data.name",
-        "NAME",
-        "fashion-mini (embedded), fashion-mnist, cifar10, cifar100, stl10, tiny-imagenet, imagenette, folder, beton (default: folder or beton, as --data is; without --data fashion-mini)",
-    ),
-    ("--data", "data.root", "DIR", "the folder with the data set's files"),
-    (
-        "--model",
-        "model.name",
-        "NAME",
-        "for small images: resnet18 (34, 50, 101, 152), preact-resnet18, wrn-34-10 (any depth and width), vgg16, demo-cnn; resnet18@0.25 has "
-        "a quarter of the width; "
-        "torchvision:NAME, timm:NAME, or your own package.module:factory (default: the data set's)",
-    ),
-    (
-        "--init",
-        "model.init",
-        "CHECKPOINT",
-        "start from these weights: a run, a checkpoint, or another project's weights",
-    ),
-    (
-        "--epochs",
-        "epochs",
-        "N",
-        "default: 200 as in the paper, 12 for fashion-mini, 30 for images of your own",
-    ),
-    ("--batch-size", "batch_size", "N", "of all processes together (default: 128)"),
-    (
-        "--shards",
-        "shards",
-        "N",
-        "divide a batch into N parts for BatchNorm and gradients; the processes of torchrun must divide N (default: their number)",
-    ),
-    (
-        "--batchnorm",
-        "batchnorm",
-        "KIND",
-        "shard: BatchNorm sees a shard; sync: torch's SyncBatchNorm, on GPUs with one shard for each process (default: shard)",
-    ),
-    (
-        "--lr",
-        "optimizer.lr",
-        "RATE",
-        "peak learning rate (default: 0.1; fashion-mini 0.05; images of your own 0.05, or 0.02 for demo-cnn and vgg16)",
-    ),
-    ("--eps", "attack.eps", "EPS", "radius of the attack, such as 8/255 (default; fashion-mini 0.1)"),
-    (
-        "--holdout",
-        "data.holdout",
-        "SHARE",
-        "part of the training images for early stopping; 'test' uses the test set, as some of the paper's tables do, 'none' keeps the last epoch (default: 0.2)",
-    ),
-    (
-        "--imbalance",
-        "data.imbalance",
-        "FACTOR",
-        "thin the classes exponentially: the largest has FACTOR times the smallest",
-    ),
-    (
-        "--augment",
-        "data.augment",
-        "KIND",
-        "of the training images: none; crop: a window of the padded image; crop-flip: mirrored too; paper: what the paper does to "
-        "the data set (default: crop for images of your own, else paper)",
-    ),
-    (
-        "--crop",
-        "data.crop",
-        "KIND",
-        "random-resized: what ImageNet training does, for large images (data.crop_scale, data.crop_ratio); own: the data set's (default: own)",
-    ),
-    ("--seed", "seed", "S", "default: 0"),
-    ("--device", "device", "DEV", "auto, cpu, cuda, cuda:1 (default: auto)"),
-    (
-        "--precision",
-        "precision",
-        "KIND",
-        "float32, tf32, bfloat16 or auto: tf32 on a GPU that has it, else float32 (default: auto)",
-    ),
-    (
-        "--graph",
-        "graph",
-        "on|off",
-        "on a GPU: capture the whole step as a CUDA graph and replay it; make test-gpu tells whether it pays (default: off)",
-    ),
-    (
-        "--ema",
-        "ema.decay",
-        "DECAY",
-        "also keep a moving average of the weights, such as 0.999, validated and tested beside them; --set ema.per=epoch and ema.gate=0.2 "
-        "make it FAWA with 0.88 (default: 0, none)",
-    ),
-    (
-        "--ensemble",
-        "ensemble",
-        "N",
-        "keep N members drawn from all steps, for the guarantee of the paper's Theorem 1",
-    ),
-    ("--out", "out", "RUN", "the run folder (default: runs/DATASET-METHOD-seedS)"),
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "method", nargs="?", metavar="METHOD", help="erm, cfol, lcvar, ...; --list-methods shows them all"
+        "method", nargs="?", metavar=settings()["method"].option, help=settings()["method"].help
     )
-    for option, key, metavar, text in FIELDS:
-        parser.add_argument(option, dest=key, metavar=metavar, help=text)
-    parser.add_argument(
-        "--pretrained",
-        action="store_true",
-        default=None,
-        help="start from the weights that torchvision or timm publish, with their normalisation and, for a folder of images, their size",
-    )
-    parser.add_argument(
-        "--classes-by-position",
-        action="store_true",
-        default=None,
-        help="with --init: take a checkpoint's first class for the data's first, whatever their names are",
-    )
-    parser.add_argument("--compile", action="store_true", default=None, help="use torch.compile")
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        default=None,
-        help="on a GPU: only kernels that repeat their result bit for bit, without TF32; slower",
-    )
-    parser.add_argument(
-        "--download", action="store_true", default=None, help="fetch the data set if it is missing"
-    )
+    for key, chosen in settings().items():
+        match chosen.flag:
+            case (flag, None):
+                parser.add_argument(flag, dest=key, action="store_true", default=None, help=chosen.help)
+            case (flag, metavar):
+                parser.add_argument(flag, dest=key, metavar=metavar, help=chosen.help)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with the same keys as config.json")
     parser.add_argument(
         "--set",
@@ -288,9 +167,9 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
 
 def name_option(message: str, options: dict[str, Any]) -> str:
     """A complaint about a field begins with the option that set it, where there is one."""
-    for option, key, _, _ in FIELDS:
-        if options[key] is not None and message.startswith(f"{key} "):
-            return f"{option}: {message}"
+    for key, chosen in settings().items():
+        if chosen.flag and options[key] is not None and message.startswith(f"{key} "):
+            return f"{chosen.flag[0]}: {message}"
     return message
 
 
@@ -318,19 +197,9 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
         config.method = args.method
     # Until it is clear whether the user named the same.
     model_in_file, config.model.name = config.model.name, None
-    for _, key, _, _ in FIELDS:
-        if options[key] is not None:
+    for key, chosen in settings().items():
+        if chosen.flag and options[key] is not None:
             assign(config, key, options[key])
-    if args.pretrained:
-        config.model.pretrained = True
-    if args.classes_by_position:
-        config.model.init_by_position = True
-    if args.compile:
-        config.compile = True
-    if args.deterministic:
-        config.deterministic = True
-    if args.download:
-        config.data.download = True
     for assignment in args.assignments:
         assign_text(config, assignment)
         named = named or assignment.partition("=")[0].strip() == "method"

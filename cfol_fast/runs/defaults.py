@@ -17,13 +17,12 @@ import torch
 from cfol_fast import attacks, data, methods, models, processes
 from cfol_fast.data.registry import check_white
 from cfol_fast.errors import InputError
-from cfol_fast.machine import PRECISIONS, choose_device, choose_precision
+from cfol_fast.machine import choose_device, choose_precision
 from cfol_fast.models.zoo import base_and_factor
-from cfol_fast.ops.pgd import NORMS
 from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word, flatten, to_dict
-from cfol_fast.runs.limits import check_numbers
-from cfol_fast.runs.schedules import SCHEDULES, milestones
+from cfol_fast.runs.limits import check_choices, check_numbers
+from cfol_fast.runs.schedules import milestones
 from cfol_fast.user_input import parse_number
 
 
@@ -47,7 +46,6 @@ OWN_LR = {"demo-cnn": 0.02, "vgg16": 0.02}
 
 # torch's own default; SGD's 0.1 would diverge.
 ADAMW_LR = 1e-3
-OPTIMIZERS = ("sgd", "adamw")
 
 
 def complete(config: TrainConfig) -> TrainConfig:
@@ -223,19 +221,7 @@ def _check_used(given: TrainConfig, completed: TrainConfig) -> None:
 
 def _check(config: TrainConfig) -> None:
     check_numbers(config)
-    for key, word, choices in (
-        ("optimizer.name", config.optimizer.name, OPTIMIZERS),
-        ("optimizer.schedule", config.optimizer.schedule, SCHEDULES),
-        ("attack.kind", config.attack.kind, attacks.KINDS),
-        ("attack.norm", config.attack.norm, NORMS),
-        ("precision", config.precision, PRECISIONS),
-        ("batchnorm", config.batchnorm, ("shard", "sync")),
-        ("data.crop", config.data.crop, ("own", "random-resized")),
-        ("data.augment", config.data.augment, data.AUGMENTATIONS),
-        ("ema.per", config.ema.per, ("step", "epoch")),
-    ):
-        if word not in choices:
-            raise InputError(f"{key} must be one of {', '.join(choices)}, got {word!r}")
+    check_choices(config)
     shards = config.shards or 1
     if config.batch_size % shards:
         raise InputError(

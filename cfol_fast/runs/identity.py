@@ -10,28 +10,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.runs.config import TrainConfig, augmentation_word, flatten, to_dict
+from cfol_fast.runs.config import TrainConfig, augmentation_word, flatten, settings, to_dict
 
-# Where a run is carried out, and in which portions it saves, tests and compiles.
-INCIDENTAL = (
-    "out",
-    "device",
-    "data.root",
-    "data.download",
-    "data.cache",
-    "compile",
-    "graph",
-    "deterministic",
-    "test.batch_size",
-)
-INCIDENTAL_GROUPS = ("checkpoint.",)
 # These name a run, so they are part of its settings even at their defaults.
 NAMING = ("method", "data.name", "seed")
+# Defaults of the time when the runs under results/ were named, where they are others today.
+HISTORIC_DEFAULTS = {
+    # The number of steps was 7 unless told; now the attack knows its own.
+    "attack.steps": 7,
+    # Where "auto" finds no TF32 it is this, and so are the runs of version 0.1.
+    "precision": "float32",
+    # A whole batch at once: what every run was before there were shards.
+    "shards": 1,
+    # `data.augment` was true unless told, or false.
+    "data.augment": "paper",
+}
 
 
 def is_incidental(key: str) -> bool:
     """True for a setting that changes where and how a run is carried out, not what it computes."""
-    return key in INCIDENTAL or key.startswith(INCIDENTAL_GROUPS)
+    return key in settings() and settings()[key].incidental
 
 
 def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,14 +37,7 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Fields at their default are left out, so that a field added to the configuration later makes no other run of an old one.
     """
-    # The runs under results/ were named when the number of steps was 7 unless told; now the attack knows its own.
-    defaults = {**flatten(to_dict(TrainConfig())), "attack.steps": 7}
-    # Where "auto" finds no TF32 it is this, and so are the runs of version 0.1.
-    defaults["precision"] = "float32"
-    # A whole batch at once: what every run was before there were shards.
-    defaults["shards"] = 1
-    # `data.augment` was true unless told, or false.
-    defaults["data.augment"] = "paper"
+    defaults = {key: chosen.default for key, chosen in settings().items()} | HISTORIC_DEFAULTS
     found = {}
     for key, value in flatten(config).items():
         if key == "data.augment":

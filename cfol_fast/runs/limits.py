@@ -1,7 +1,4 @@
-"""What every number of a configuration may be: one table, and the check that goes through every field.
-
-The limits are far beyond what is used. What lies outside is a slip (`--eps 8` for 8/255) or an attack on the machine.
-"""
+"""What a value of a configuration may be: one check of every setting, by what its field says."""
 
 from __future__ import annotations
 
@@ -9,47 +6,9 @@ import math
 from typing import Any
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import TrainConfig, flatten, to_dict
-from cfol_fast.user_input import COUNT, SEED, WHITE, Range, check_home_folder, shorten
+from cfol_fast.runs.config import TrainConfig, flatten, settings, to_dict
+from cfol_fast.user_input import check_home_folder, shorten
 
-STEPS = Range(1, 1_000_000_000)
-ATTACK_STEPS = Range(1, 100_000)
-NUMBERS: dict[str, Range] = {
-    "data.imbalance": Range(1, 1e6, whole=False),
-    "data.images": Range(1, 1e9),
-    "data.size": Range(1, 4096),
-    "data.white": WHITE,
-    "data.lag": Range(0, 1000),
-    "data.crop_scale": Range(0, 1, whole=False, above=True),
-    "data.crop_ratio": Range(1, 100, whole=False),
-    "optimizer.lr": Range(0, 1e30, whole=False, above=True),
-    "optimizer.momentum": Range(0, 0.99999, whole=False),
-    "optimizer.weight_decay": Range(0, 1e3, whole=False),
-    "optimizer.milestones": Range(0, 1_000_000),
-    "optimizer.decay": Range(0, 1, whole=False, above=True),
-    "optimizer.warmup": Range(0, 0.999, whole=False),
-    "attack.eps": Range(0, 1e4, whole=False),
-    "attack.step": Range(0, 1e4, whole=False),
-    "attack.steps": ATTACK_STEPS,
-    "validation.every": COUNT,
-    "validation.steps": ATTACK_STEPS,
-    "test.eps": Range(0, 1e4, whole=False),
-    "test.step": Range(0, 1e4, whole=False),
-    "test.steps": ATTACK_STEPS,
-    "test.batch_size": COUNT,
-    "ema.decay": Range(0, 0.99999, whole=False),
-    "ema.gate": Range(0, 1, whole=False),
-    "checkpoint.steps": STEPS,
-    "checkpoint.seconds": Range(0, 1e9, whole=False),
-    "epochs": COUNT,
-    "batch_size": COUNT,
-    "shards": COUNT,
-    "steps_per_epoch": STEPS,
-    "seed": SEED,
-    "label_smoothing": Range(0, 0.999, whole=False),
-    "awp": Range(0, 1, whole=False),
-    "ensemble": Range(0, 10_000),
-}
 LARGEST_PARAMETER = 1e12
 LONGEST_TEXT = 4096
 
@@ -59,9 +18,10 @@ def check_numbers(config: TrainConfig) -> None:
     tree = to_dict(config)
     parameters = tree.pop("params")
     for key, value in flatten(tree).items():
+        limits = settings()[key].limits
         for item in value if isinstance(value, list) else [value]:
-            if key in NUMBERS and item is not None:
-                NUMBERS[key].check(item, key)
+            if limits is not None and item is not None:
+                limits.check(item, key)
             elif isinstance(item, str):
                 _check_text(item, key)
     for name, value in parameters.items():
@@ -75,6 +35,15 @@ def check_numbers(config: TrainConfig) -> None:
         raise InputError(f"optimizer.nesterov belongs to sgd, got optimizer.name={config.optimizer.name}")
     if config.optimizer.nesterov and not config.optimizer.momentum:
         raise InputError("optimizer.nesterov needs a momentum: optimizer.momentum must be above 0, got 0")
+
+
+def check_choices(config: TrainConfig) -> None:
+    """Refuses a word that a setting of several words does not have."""
+    values = flatten(to_dict(config))
+    for key, chosen in settings().items():
+        word = values.get(key)
+        if word is not None and chosen.words and word not in chosen.words:
+            raise InputError(f"{key} must be one of {', '.join(chosen.words)}, got {word!r}")
 
 
 def check_radius(eps_name: str, eps: float | None, step_name: str, step: float | None, norm: str) -> None:
@@ -96,7 +65,7 @@ def _check_text(value: str, key: str) -> None:
 
 
 def _check_parameter(value: Any, name: str) -> None:
-    """A method's parameter: the method itself knows its range, here it must be something that can be stored."""
+    """A method's parameter: the method knows its range, here it must be something that can be stored."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str):
             _check_text(item, name)

@@ -6,8 +6,6 @@ import math
 
 from cfol_fast.runs.config import OptimizerConfig
 
-SCHEDULES = ("steps", "one-cycle", "cosine", "constant")
-
 
 def milestones(config: OptimizerConfig, epochs: int) -> tuple[int, ...]:
     """Epochs at which the rate falls; the paper's 100 and 150 of 200, in proportion, unless they are given."""

@@ -1,5 +1,6 @@
 """The command line: helps worth reading, mistakes in one line, exit statuses."""
 
+import argparse
 import errno
 import importlib
 import io
@@ -18,6 +19,7 @@ import torch
 from cfol_fast.commands import main as cli
 from cfol_fast.commands import train as command
 from cfol_fast.methods import METHODS
+from cfol_fast.runs.config import flatten, settings, to_dict
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
 TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu"]
@@ -374,10 +376,18 @@ def test_the_doctor_says_how_to_mend_a_missing_library(capsys, monkeypatch):
     assert "build it" in out
 
 
-def test_every_option_of_train_sets_a_field_of_the_configuration():
-    from cfol_fast.runs.config import known_keys
-
-    assert {key for _, key, _, _ in command.FIELDS} <= set(known_keys())
+def test_every_option_of_a_setting_sets_it():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    found = {key: chosen for key, chosen in settings().items() if chosen.flag}
+    assert len(found) > 20
+    for key, chosen in found.items():
+        flag, metavar = chosen.flag
+        assert metavar or chosen.kind is bool, f"{key}: an option without a value means true"
+        text = {bool: "on", int: "3", float: "1/4", str: "word"}[chosen.kind]
+        config = command.read_config(parser.parse_args(["erm", flag, *([text] if metavar else [])]))
+        value = flatten(to_dict(config))[key]
+        assert value == {bool: True, int: 3, float: 0.25, str: "word"}[chosen.kind], key
 
 
 @pytest.mark.slow

@@ -10,23 +10,20 @@ from hypothesis import strategies as st
 from cfol_fast.commands.main import main
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
-from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys
+from cfol_fast.runs.config import TrainConfig, assign, from_dict
+from cfol_fast.runs.config import settings as known_settings
 from cfol_fast.runs.defaults import complete
-from cfol_fast.runs.limits import NUMBERS
+from cfol_fast.training.optimizer import OPTIMIZERS
 
 NO_NUMBERS = ["inf", "-inf", "nan", "1e400", "9" * 400, f"1/{'3' * 400}", "1/0", "", "[1"]
 
 
-def kinds(key: str) -> set[type]:
-    """The types that a field takes; a tuple counts as its items."""
-    owner: typing.Any = TrainConfig
-    for name in key.split("."):
-        owner = typing.get_type_hints(owner)[name]
-    found = set(typing.get_args(owner)) or {owner}
-    return {item for kind in found for item in typing.get_args(kind) or [kind]}
+def number_of(kind: typing.Any) -> type | None:
+    """The kind of number that a setting takes; a tuple counts as its items."""
+    return next((item for item in (kind, *typing.get_args(kind)) if item in (int, float)), None)
 
 
-NUMERIC = [key for key in known_keys() if kinds(key) & {int, float}]
+NUMERIC = [key for key, chosen in known_settings().items() if number_of(chosen.kind)]
 
 
 def completed(key: str, value: object) -> TrainConfig:
@@ -36,7 +33,25 @@ def completed(key: str, value: object) -> TrainConfig:
 
 
 def test_every_number_of_the_configuration_has_limits():
-    assert set(NUMERIC) == set(NUMBERS)
+    limits = {key: chosen.limits for key, chosen in known_settings().items() if chosen.limits}
+    assert set(NUMERIC) == set(limits)
+    for key, allowed in limits.items():
+        assert allowed.whole == (number_of(known_settings()[key].kind) is int), key
+
+
+def test_every_word_that_has_choices_is_held_to_them():
+    chosen = {key: found.words for key, found in known_settings().items() if found.words}
+    assert chosen["optimizer.name"] == tuple(OPTIMIZERS)
+    assert len(chosen) >= 10
+    for key, words in chosen.items():
+        default = known_settings()[key].default
+        assert default is None or default in words
+        # It belongs to --init, without which it is refused anyway.
+        needed = {"model": {"init": "weights.pt"}} if key == "model.init_normalize" else {}
+        config = from_dict(needed)
+        assign(config, key, "sideways")
+        with pytest.raises(InputError, match=rf"{key} must be one of {', '.join(words)}, got 'sideways'"):
+            complete(config)
 
 
 @settings(derandomize=True, deadline=None)

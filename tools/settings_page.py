@@ -1,0 +1,83 @@
+"""Writes docs/configuration.md, the table of all settings of a run, from what their fields say.
+
+python -m tools.settings_page
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Any
+
+from cfol_fast import atomic
+from cfol_fast.runs.config import TrainConfig, settings
+from cfol_fast.runs.identity import NAMING
+from cfol_fast.runs.spec import Setting
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+HEAD = """\
+# Settings
+
+Every setting of a run, with its place in `config.json`. Python, a TOML file (`--config FILE`), the options of
+`cfol-fast train` and `--set KEY=VALUE` set the same values; the later of these wins. `--print-config` shows the complete
+configuration. Numbers may be fractions such as `8/255`. A setting without a default follows the data set or the
+method, or is not used: its meaning says which.
+
+The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that change what is
+computed. Those with "no" in the column *named* change only where or how the run is carried out.
+`tools/settings_page.py` writes this page from `cfol_fast/runs/config.py`.
+"""
+KINDS = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    dict[str, Any]: "table",
+    tuple[int, ...]: "list of whole numbers",
+}
+COLUMNS = ("setting", "type", "default", "may be", "option", "named", "meaning")
+
+
+def page() -> str:
+    hints = typing.get_type_hints(TrainConfig)
+    groups = [
+        field.name for field in dataclasses.fields(TrainConfig) if dataclasses.is_dataclass(hints[field.name])
+    ]
+    found = settings()
+    lines = [HEAD, *_table([setting for key, setting in found.items() if "." not in key])]
+    for group in groups:
+        lines += ["", f"## {group}", "", str(hints[group].__doc__), ""]
+        lines += _table([setting for key, setting in found.items() if key.startswith(f"{group}.")])
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[Setting]) -> list[str]:
+    return [_row(*COLUMNS), _row(*["---"] * len(COLUMNS)), *(_row(*_cells(setting)) for setting in rows)]
+
+
+def _cells(setting: Setting) -> tuple[str, ...]:
+    default = "" if setting.default in (None, {}) else _in_words(setting.default)
+    named = "no" if setting.incidental else "always" if setting.key in NAMING else "yes"
+    option = f"`{setting.option}`" if setting.option else ""
+    return f"`{setting.key}`", KINDS[setting.kind], default, _allowed(setting), option, named, setting.help
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.limits is None:
+        return ", ".join(setting.words)
+    return setting.limits.in_words()
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    atomic.write_text(PAGE, page())
