@@ -10,13 +10,18 @@ Nothing in a fingerprint keeps the model alive: objects stand in it by weak refe
 
 from __future__ import annotations
 
+import argparse
 import collections
+import contextvars
+import dataclasses
+import dis
 import enum
 import functools
 import random
 import sys
 import types
 import weakref
+from array import array as Array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +89,10 @@ _TYPED = frozenset((bool, float, complex, bytes, range, type(...), type(NotImple
 _OF_OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "builtins"}
 
 
+# A function that names one of these reads all attributes of an object. Settings alone are then compared whole: others may be anything.
+_READ_ALL = frozenset(("vars", "__dict__", "asdict"))
+
+
 class TooMuch(Exception):
     """The state of the model is larger than what can be compared at every attack."""
 
@@ -101,6 +110,14 @@ class _Is:
 
     def __hash__(self) -> int:
         return id(self.it)
+
+
+def _asked(value: Any, name: str) -> Any:
+    """The attribute, or what stands for none; the code of a user's own that answers may raise anything."""
+    try:
+        return getattr(value, name, _ABSENT)
+    except Exception:
+        return _ABSENT
 
 
 def _same(it: Any) -> Hashable:
@@ -311,6 +328,17 @@ class _Walk:
     def _identity(self, value: object) -> None:
         self.out.append(_same(value))
 
+    def _weak(self, reference: weakref.ref[Any]) -> None:
+        self.out.append(weakref.ref)
+        self.value(reference())
+
+    def _context(self, variable: contextvars.ContextVar[Any]) -> None:
+        self.out.append(_same(variable))
+        self.value(variable.get(_ABSENT))
+
+    def _bytes(self, value: Any) -> None:
+        self.out += (type(value), bytes(value))
+
     def _slice(self, value: slice) -> None:
         self.out.append(slice)
         self.values((value.start, value.stop, value.step))
@@ -329,9 +357,6 @@ class _Walk:
         """What is of no type that is known by itself: a module, a kind of container or number, an object of the user's."""
         if isinstance(value, nn.Module):
             self.module(value)
-        # torch.classes is one of a type of its own, and answers to every name.
-        elif isinstance(value, types.ModuleType):
-            self._identity(value)
         elif isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, type):
@@ -339,10 +364,11 @@ class _Walk:
             if self.types is not None:
                 self.types.add(value)
         elif isinstance(value, enum.Enum):
-            self.out.append(weakref.ref(value))
+            self.out.append(_same(value))
         elif isinstance(value, random.Random):
             self._random(value)
-        elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        # The type is asked: an object whose `__getattr__` looks into a dict answers a strange name with KeyError.
+        elif hasattr(type(value), "tobytes") and hasattr(type(value), "dtype"):
             self._array(value)
         else:
             self._object(value, name)
@@ -374,22 +400,26 @@ class _Walk:
             return
         if self.types is not None:
             self.types.add(kind)
-        attributes = getattr(value, "__dict__", None)
+        attributes = _asked(value, "__dict__")
         if isinstance(attributes, dict):
             if self.memory is not None:
                 self.memory.keep(attributes)
             # Where an attribute is found by code, its name says nothing.
-            named = None if _finds_attributes(kind) else self._names
+            named = self._names
+            if _finds_attributes(kind) or (_READ_ALL & named and _is_settings(kind)):
+                named = frozenset(attributes)
             for key, one in attributes.items():
-                if named is None or key in named:
+                if key in named:
                     self.out.append(key)
                     self.value(one)
         for slot in _slots(kind):
             self.out.append(slot)
-            self.value(getattr(value, slot, _ABSENT))
+            self.value(_asked(value, slot))
         # numpy's generators.
-        bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
-        if bits is not None and hasattr(bits, "state"):
+        bits: Any = next(
+            (_asked(value, name) for name in ("bit_generator", "_bit_generator") if hasattr(kind, name)), None
+        )
+        if hasattr(type(bits), "state"):
             self.out.append(repr(bits.state))
             if self.memory is not None:
                 self.memory.generator(lambda: bits.state, partial(setattr, bits, "state"), repr)
@@ -415,6 +445,10 @@ _HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
     Tensor: _Walk._tensor,
     nn.Parameter: _Walk._tensor,
     slice: _Walk._slice,
+    weakref.ref: _Walk._weak,
+    contextvars.ContextVar: _Walk._context,
+    bytearray: _Walk._bytes,
+    Array: _Walk._bytes,
     random.Random: _Walk._random,
     torch.Generator: _Walk._torch_random,
     types.BuiltinFunctionType: _Walk._identity,
@@ -438,6 +472,10 @@ def _slots(kind: type) -> Iterator[str]:
 def _finds_attributes(kind: type) -> bool:
     """Whether objects of this type answer for attributes or items by code of their own."""
     return any("__getattr__" in vars(base) or "__getitem__" in vars(base) for base in kind.__mro__[:-1])
+
+
+def _is_settings(kind: type) -> bool:
+    return issubclass(kind, (types.SimpleNamespace, argparse.Namespace)) or dataclasses.is_dataclass(kind)
 
 
 # ------------------------------------------------------------------------------------------------ what functions name
@@ -484,15 +522,18 @@ class _Names:
             holds = [name in vars(base) for base in bases]
             if True not in holds:
                 continue
-            # A class before the one that has it may be given one of its own.
-            for base in bases[: holds.index(True) + 1]:
+            # A class before the one that has it may be given one of its own, and `super()` leads to those behind it.
+            last = len(holds) - holds[::-1].index(True)
+            for base, has in zip(bases[:last], holds, strict=False):
                 self._note(base, name)
-            yield from _functions(vars(bases[holds.index(True)])[name])
+                if has:
+                    yield from _functions(vars(base)[name])
 
     def _globals(self, function: types.FunctionType) -> Iterator[types.FunctionType]:
         names = _names_of(function.__code__)
         self.names |= names
-        todo: list[Any] = [function.__globals__]
+        imported = [_imported(name, function.__globals__) for name in names]
+        todo: list[Any] = [function.__globals__, *(vars(module) for module in imported if module is not None)]
         seen = set()
         while todo:
             namespace = todo.pop()
@@ -515,7 +556,7 @@ def _functions(value: Any) -> Iterator[types.FunctionType]:
     """The Python functions in what a class or a module holds under a name."""
     for one in (
         value,
-        *(getattr(value, name, None) for name in ("fget", "fset", "__func__", "func", "__wrapped__")),
+        *(_asked(value, name) for name in ("fget", "fset", "__func__", "func", "__wrapped__")),
     ):
         if isinstance(one, types.FunctionType):
             yield one
@@ -525,7 +566,20 @@ def _names_of(code: types.CodeType) -> frozenset[str]:
     """Names and words in a function and the functions inside of it; `getattr(self, "scale")` names by a word."""
     inside = [_names_of(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     words = [const for const in code.co_consts if isinstance(const, str) and const.isidentifier()]
+    # `getattr(config, f"gain_{stage}")` may find any attribute.
+    if "getattr" in code.co_names and any(
+        step.opname == "BUILD_STRING" for step in dis.get_instructions(code)
+    ):
+        words.append("vars")
     return frozenset(code.co_names).union(words, *inside)
+
+
+def _imported(name: str, of: dict[str, Any]) -> types.ModuleType | None:
+    """The module that a function with these globals imports by this name, perhaps relative to its own package."""
+    for path in (name, f"{of.get('__package__')}.{name}"):
+        if not _is_of_others(path) and isinstance(module := sys.modules.get(path), types.ModuleType):
+            return module
+    return None
 
 
 def _is_of_others(module: str | None) -> bool:

@@ -321,6 +321,11 @@ class _Tracer(fx.Tracer):
             for name, value in module.__dict__[_OF_STAND_IN].items()
         }
 
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        # Also a class of the user's own that has its forward pass from a layer of torch's.
+        own = type(m).forward.__module__.startswith("torch.nn.modules.") and not isinstance(m, nn.Sequential)
+        return own or super().is_leaf_module(m, module_qualified_name)
+
     def record(self, otherwise: bool = False) -> fx.Graph:
         """The graph of `model(x)`; what else the forward pass takes keeps its defaults.
 
@@ -331,7 +336,10 @@ class _Tracer(fx.Tracer):
         with torch.set_grad_enabled(not otherwise), _autocast(otherwise), _OnlyProxies():
             self._modes = _modes()
             try:
-                result = self.root.forward(self.create_proxy("placeholder", "x", (), {}))
+                kind, x = type(self.root).__mro__[1], self.create_proxy("placeholder", "x", (), {})
+                # A class may have a `__call__` of its own.
+                is_own = kind.__call__ is not nn.Module.__call__
+                result = kind.__call__(self.root, x) if is_own else self.root.forward(x)
                 self.create_node("output", "output", (self.create_arg(result),), {})
                 self.graph.lint()
             except RuntimeError as error:
