@@ -17,6 +17,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import adopt_published, load_weights, published_model
 from tests.attacks.gradients import check_attack_gradient
 from tests.attacks.small_models import awaken
+from tests.attacks.test_runs_fast import check_fast
 from tests.data import published_files
 from tests.training import tiny
 
@@ -35,6 +36,12 @@ def test_the_attacks_gradient_is_plain_autograds_with_dropout_and_stochastic_dep
         options["drop_path_rate"] = 0.5
     network = timm.create_model(name, num_classes=10, drop_rate=0.5, **options)
     check_attack_gradient(awaken(torch.nn.Sequential(models.Normalize(3), network)), X, Y)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnetv2_18", "seresnet18"])
+def test_resnets_run_fast(name: str) -> None:
+    torch.manual_seed(0)
+    check_fast(torch.nn.Sequential(models.Normalize(3), timm.create_model(name, num_classes=10)))
 
 
 @pytest.fixture(autouse=True)
