@@ -36,6 +36,7 @@ STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
   m.def("exp3_update(Tensor(a!) w, Tensor p, Tensor y, Tensor loss, float eta, Tensor(b!)? fault) -> ()");
   m.def("class_tally(Tensor(a!) tally, Tensor y, Tensor loss, Tensor(b!)? fault) -> ()");
   m.def("permutation(Tensor rng, int n, Tensor start, int count) -> Tensor");
+  m.def("uniform(Tensor rng, int stream, int first, int n) -> Tensor");
   m.def("sum_tree_build(Tensor(a!) w) -> (Tensor tree, Tensor meta)");
   m.def("sum_tree_draw(Tensor tree, int leaves, float gamma, Tensor(a!) rng, int n) -> (Tensor idx, Tensor p)");
   m.def(

@@ -23,6 +23,7 @@ from cfol_fast.ops.sum_tree import (
     sum_tree_probabilities,
     sum_tree_update_,
 )
+from cfol_fast.ops.uniform import uniform
 
 __all__ = [
     "FAULTS",
@@ -52,6 +53,7 @@ __all__ = [
     "sum_tree_new",
     "sum_tree_probabilities",
     "sum_tree_update_",
+    "uniform",
     "winograd",
     "winograd_taps",
 ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.ops.native import call, fake, library
-from cfol_fast.ops.resized_crop import SLOTS, TRIES, crop_rng, finer_for, resample, windows
+from cfol_fast.ops.resized_crop import finer_for, resample, window_numbers, windows
 
 _gather_augment = library.gather_augment.default
 _augment_parameters = library.augment_parameters.default
@@ -69,7 +69,6 @@ class Augment:
 
 
 _NOTHING = Augment()
-_THREE_NUMBERS = Augment(crop=False, brightness=1.0, contrast=1.0, saturation=1.0)
 
 
 def gather_augment(
@@ -163,20 +162,19 @@ def _resized(
 ) -> Tensor:
     """The random-resized crops of the images at `idx`: uint8 (B, h, w, C)."""
     channels, size = frame[0], frame[1:]
-    numbers_each = TRIES * SLOTS
-    # What is drawn as a factor in [0, 2) is a number in [0, 1), doubled. This also checks the indices.
-    factors = augment_parameters(
+    # For its checks of the images, the indices and the table; the parameters are drawn again when the crops are augmented.
+    augment_parameters(
         images,
-        idx.repeat_interleave(numbers_each),
-        crop_rng(rng),
+        idx,
+        rng,
         size=size,
-        augment=_THREE_NUMBERS,
+        augment=_NOTHING,
         table=table,
         channels=channels,
-        first=first * numbers_each,
+        first=first,
         fault=fault,
     )
-    numbers = factors[:, 3:6].double().reshape(len(idx), TRIES, SLOTS * 3)[..., :4] / 2
+    numbers = window_numbers(rng, first, len(idx))
     count = images.shape[0] if table is None else table.shape[0]
     idx = idx.clamp(0, count - 1)
     if table is None:

@@ -14,10 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cfol_fast.ops.uniform import AUGMENT, uniform
+
 # Windows that are tried before the whole image is taken, or as much of it as the ratio allows: torchvision's number.
 TRIES = 10
-# A slot of the stream of augmentation has three numbers to spare, a window needs four.
-SLOTS = 2
+# A window has 16 numbers of the stream and uses four of them, 3, 4, 5 and 11: runs of earlier versions drew those.
+NUMBERS_EACH = 16
 # Crops draw with a seed of their own, so that they do not go with colour and rotation, which use the same stream.
 KEY = 0x5E7C0FFEE
 # Logarithms and powers are not the same on every processor: the shapes come from a table.
@@ -30,9 +32,12 @@ BITS = 8
 HALF = 1 << (2 * BITS - 1)
 
 
-def crop_rng(rng: Tensor) -> Tensor:
-    """The random state that windows are drawn from; it goes on as `rng` does."""
-    return torch.stack([rng[0] ^ KEY, rng[1]])
+def window_numbers(rng: Tensor, first: int, count: int) -> Tensor:
+    """The random numbers of the slots first .. first+count-1, as `windows` takes them; `rng` does not advance."""
+    each = TRIES * NUMBERS_EACH
+    keyed = torch.stack([rng[0] ^ KEY, rng[1]])
+    numbers = uniform(keyed, AUGMENT, first * each, count * each).view(count, TRIES, NUMBERS_EACH)
+    return torch.cat([numbers[..., 3:6], numbers[..., 11:12]], 2).double()
 
 
 def windows(

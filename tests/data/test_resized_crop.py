@@ -81,6 +81,24 @@ def test_where_no_window_fits_the_middle_is_taken(height: int, width: int, wante
     assert [int(n) for n in found] == wanted
 
 
+def test_the_numbers_of_a_slot_are_those_of_all_earlier_runs() -> None:
+    # Written down when the numbers were taken from the colour factors that `augment_parameters` draws.
+    found = resized_crop.window_numbers(torch.tensor([5, 3]), 7, 2)
+    assert found[1, 9].tolist() == [
+        0.4770890474319458,
+        0.7334131598472595,
+        0.8892850875854492,
+        0.38593941926956177,
+    ]
+    # The same way today: three factors in [0, 2) of two positions for each window.
+    colours = ops.Augment(crop=False, brightness=1, contrast=1, saturation=1)
+    positions = 2 * resized_crop.TRIES
+    keyed = torch.tensor([5 ^ resized_crop.KEY, 3])
+    images, idx = pictures(1, 4, 4), torch.zeros(2 * positions, dtype=torch.int64)
+    factors = ops.augment_parameters(images, idx, keyed, augment=colours, first=7 * positions)
+    assert torch.equal(found, factors[:, 3:6].double().reshape(2, resized_crop.TRIES, 6)[..., :4] / 2)
+
+
 # ---------------------------------------------------------------- pixels
 
 

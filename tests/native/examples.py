@@ -51,6 +51,7 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
         "class_tally": (ops.new_tally(K), y, loss, None),
         "permutation": (rng(), N, torch.tensor([3]), B),
+        "uniform": (rng(), 5, 3, B),
         "sum_tree_build": (tree.w.clone(),),
         "sum_tree_draw": (tree.tree, N, 0.5, rng(), B),
         "sum_tree_update": (
