@@ -14,7 +14,9 @@
 #endif
 
 STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
-  m.def("pgd_start(Tensor x, float eps, Tensor? eps_each, Tensor(a!) rng, bool l2, Tensor(b!)? fault) -> Tensor");
+  m.def(
+      "pgd_start(Tensor x, float eps, Tensor? eps_each, Tensor(a!) rng, bool l2, Tensor(b!)? fault, int first=0, "
+      "int? whole=None) -> Tensor");
   m.def(
       "pgd_step(Tensor(a!) adv, Tensor x, Tensor grad, float step, float eps, Tensor? step_each, Tensor? eps_each, "
       "bool l2, Tensor(b!)? fault) -> ()");

@@ -18,6 +18,14 @@ ImageLayout layout_of(const Tensor& x) {
   return {batch, channels, channels > 0 ? per_example / channels : 0, !contiguous};
 }
 
+BatchPart part_of(const ImageLayout& layout, int64_t first, std::optional<int64_t> whole) {
+  const int64_t size = whole.value_or(layout.batch);
+  if (first < 0 || size < layout.batch || first > size - layout.batch)
+    value_error("slots must lie in the global batch of ", size, " examples, got ", layout.batch, " examples from ", first,
+                " on");
+  return {first, size};
+}
+
 template <class Device>
 PerExample per_example(double value, const std::optional<Tensor>& each, const Tensor& x, const char* name) {
   if (!each.has_value()) {
@@ -36,14 +44,15 @@ PerExample per_example(double value, const std::optional<Tensor>& each, const Te
 
 template <class Device>
 Tensor pgd_start(const Tensor& x, double eps, std::optional<Tensor> eps_each, Tensor rng, bool l2,
-                 std::optional<Tensor> fault) {
+                 std::optional<Tensor> fault, int64_t first, std::optional<int64_t> whole) {
   const ImageLayout layout = layout_of(x);
+  const BatchPart part = part_of(layout, first, whole);
   check_rng(rng);
   check_same_device(rng, x, "rng", "x");
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
   Tensor adv = torch::stable::empty_like(x);
   const Device device(x);
-  CFOL_RUN(Device, device, pgd_start, x.const_data_ptr<float>(), adv.mutable_data_ptr<float>(), layout, radius,
+  CFOL_RUN(Device, device, pgd_start, x.const_data_ptr<float>(), adv.mutable_data_ptr<float>(), layout, part, radius,
            rng_data_mutable(rng), l2, fault_data(fault, x, "x"));
   return adv;
 }

@@ -23,6 +23,11 @@ struct ImageLayout {
   }
 };
 
+// Where a batch lies in a global batch, of which it is a part: the noise belongs to the place in the global batch.
+struct BatchPart {
+  int64_t first, whole;  // the place of the batch's first example; examples of the global batch
+};
+
 // A radius or step size: one number for the batch, or one for each example.
 struct PerExample {
   float value;
@@ -69,10 +74,10 @@ CFOL_HD void normal4(Random4 r, float* out) {
   out[3] = b.second;
 }
 
-// Slots 0 .. slots-1 belong to the pixels; the example's radius comes after them.
-CFOL_HD float radius_l2(RngState rng, int64_t example, ImageLayout layout, float eps) {
-  const uint64_t slots = static_cast<uint64_t>(layout.batch * layout.channels * layout.quads());
-  const Random4 r = random4(rng, Stream::kAttackStart, slots + static_cast<uint64_t>(example));
+// Slots 0 .. slots-1 belong to the pixels of the global batch; the example's radius comes after them.
+CFOL_HD float radius_l2(RngState rng, int64_t example, ImageLayout layout, BatchPart part, float eps) {
+  const int64_t slots = part.whole * layout.channels * layout.quads();
+  const Random4 r = random4(rng, Stream::kAttackStart, static_cast<uint64_t>(slots + part.first + example));
   // Uniform in the ball of dimension d: the radius is the d-th root of a uniform number.
   return eps * powf(uniform01(r.x) + 0.5f / 16777216.0f, 1.0f / static_cast<float>(layout.per_example()));
 }
@@ -87,14 +92,15 @@ CFOL_HD float safe_inverse(float norm) { return norm > 1e-12f ? 1.0f / norm : 0.
 CFOL_HD float shrink_to(float norm, float eps) { return norm > eps ? eps / norm : 1.0f; }
 
 namespace cpu {
-void pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault);
+void pgd_start(const float* x, float* adv, ImageLayout layout, BatchPart part, PerExample eps, RngState* rng, bool l2,
+               int32_t* fault);
 void pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout, PerExample step, PerExample eps, bool l2,
               int32_t* fault);
 }  // namespace cpu
 
 namespace cuda {
-const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault,
-                      void* stream);
+const char* pgd_start(const float* x, float* adv, ImageLayout layout, BatchPart part, PerExample eps, RngState* rng, bool l2,
+                      int32_t* fault, void* stream);
 const char* pgd_step(float* adv, const float* x, const float* grad, ImageLayout layout, PerExample step, PerExample eps,
                      bool l2, int32_t* fault, void* stream);
 }  // namespace cuda

@@ -38,23 +38,11 @@ def pgd_start(
 
     x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends only on the random
     state and the logical position, not on the layout. Advances `rng`. slots: (first, size) where x is a part of a global batch: the
-    slot of x[0] in it, and how many it has; x then gets its part of the noise of the global batch, all of which is drawn.
+    slot of x[0] in it, and how many it has; x then gets its part of the noise of the global batch, and no more is drawn.
     """
-    if slots is not None and slots != (0, len(x)):
-        first, size = slots
-        whole = x.new_zeros(size, *x.shape[1:])
-        if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-            whole = whole.to(memory_format=torch.channels_last)
-        mine = slice(first, first + len(x))
-        whole[mine] = x
-        if isinstance(eps, Tensor) and eps.dim() == 1:
-            eps = eps.new_zeros(size).index_copy_(
-                0, torch.arange(first, first + len(x), device=eps.device), eps
-            )
-        # A copy, so that the memory of the rest is free again.
-        return pgd_start(whole, eps, rng, norm, fault)[mine].clone()
     number, each = number_or_each(eps, x, "eps")
-    return call(_pgd_start, dense(x), number, each, rng, _is_l2(norm), fault)
+    first, size = (0, None) if slots is None else slots
+    return call(_pgd_start, dense(x), number, each, rng, _is_l2(norm), fault, first, size)
 
 
 def pgd_step_(
@@ -88,7 +76,7 @@ def _like(t: Tensor, model: Tensor) -> Tensor:
 
 
 @fake("pgd_start")
-def _(x: Tensor, eps: float, eps_each: Tensor | None, rng: Tensor, l2: bool, fault: Tensor | None) -> Tensor:
+def _(x, eps, eps_each, rng, l2, fault, first=0, whole=None) -> Tensor:
     return torch.empty_like(x)
 
 

@@ -26,15 +26,15 @@ void for_each_example(int64_t begin, int64_t end, int64_t per_example, const Bod
 }
 
 // Four pixels of each channel share a Philox slot; a whole quad of pixels is handled at once in either layout.
-void start_linf_examples(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState rng, int64_t begin,
-                         int64_t end) {
+void start_linf_planes(const float* x, float* adv, ImageLayout layout, BatchPart part, PerExample eps, RngState rng,
+                       int64_t begin, int64_t end) {
   bool bad = false;
-  const int64_t quads = layout.quads();
+  const int64_t quads = layout.quads(), first = part.first * layout.channels;
   for (int64_t plane = begin; plane < end; ++plane) {  // one plane = one channel of one example
     const int64_t example = plane / layout.channels, channel = plane % layout.channels;
     const float radius = value_for(eps, example, &bad);
     for (int64_t quad = 0; quad < quads; ++quad) {
-      const Random4 r = random4(rng, Stream::kAttackStart, static_cast<uint64_t>(plane * quads + quad));
+      const Random4 r = random4(rng, Stream::kAttackStart, static_cast<uint64_t>((first + plane) * quads + quad));
       const uint32_t bits[4] = {r.x, r.y, r.z, r.w};
       for (int64_t j = 0; j < 4 && 4 * quad + j < layout.plane; ++j) {
         const int64_t i = layout.offset(example, channel, 4 * quad + j);
@@ -46,9 +46,9 @@ void start_linf_examples(const float* x, float* adv, ImageLayout layout, PerExam
 
 // Calls body(offset, normal number) for every element of an example.
 template <class Body>
-void for_each_normal(ImageLayout layout, RngState rng, int64_t example, const Body& body) {
+void for_each_normal(ImageLayout layout, BatchPart part, RngState rng, int64_t example, const Body& body) {
   for (int64_t channel = 0; channel < layout.channels; ++channel) {
-    const int64_t first_slot = (example * layout.channels + channel) * layout.quads();
+    const int64_t first_slot = ((part.first + example) * layout.channels + channel) * layout.quads();
     for (int64_t quad = 0; quad < layout.quads(); ++quad) {
       float normal[4];
       normal4(random4(rng, Stream::kAttackStart, static_cast<uint64_t>(first_slot + quad)), normal);
@@ -58,11 +58,12 @@ void for_each_normal(ImageLayout layout, RngState rng, int64_t example, const Bo
   }
 }
 
-void start_l2_example(const float* x, float* adv, ImageLayout layout, float eps, RngState rng, int64_t example) {
+void start_l2_example(const float* x, float* adv, ImageLayout layout, BatchPart part, float eps, RngState rng,
+                      int64_t example) {
   double squares = 0;
-  for_each_normal(layout, rng, example, [&](int64_t, float v) { squares += double{v} * v; });
-  const float scale = radius_l2(rng, example, layout, eps) * safe_inverse(static_cast<float>(std::sqrt(squares)));
-  for_each_normal(layout, rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
+  for_each_normal(layout, part, rng, example, [&](int64_t, float v) { squares += double{v} * v; });
+  const float scale = radius_l2(rng, example, layout, part, eps) * safe_inverse(static_cast<float>(std::sqrt(squares)));
+  for_each_normal(layout, part, rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
 }
 
 void step_l2_example(float* adv, const float* x, const float* grad, int64_t n, float step, float eps) {
@@ -80,17 +81,18 @@ void step_l2_example(float* adv, const float* x, const float* grad, int64_t n, f
 
 }  // namespace
 
-void pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t*) {
+void pgd_start(const float* x, float* adv, ImageLayout layout, BatchPart part, PerExample eps, RngState* rng, bool l2,
+               int32_t*) {
   const RngState state = *rng;
   if (l2) {
     parallel_for(layout.batch, 1 + kGrain / (1 + layout.per_example()), [&](int64_t begin, int64_t end) {
       bool bad = false;
       for (int64_t example = begin; example < end; ++example)
-        start_l2_example(x, adv, layout, value_for(eps, example, &bad), state, example);
+        start_l2_example(x, adv, layout, part, value_for(eps, example, &bad), state, example);
     });
   } else {
     parallel_for(layout.batch * layout.channels, 1 + kGrain / (1 + layout.plane),
-                 [&](int64_t begin, int64_t end) { start_linf_examples(x, adv, layout, eps, state, begin, end); });
+                 [&](int64_t begin, int64_t end) { start_linf_planes(x, adv, layout, part, eps, state, begin, end); });
   }
   rng->step += 1;
 }

@@ -7,15 +7,16 @@ namespace cfol::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
-    start_linf_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
-                      const RngState* __restrict__ rng, int32_t* fault) {
+    start_linf_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, BatchPart part,
+                      PerExample eps, const RngState* __restrict__ rng, int32_t* fault) {
   const int64_t quads = layout.quads(), slots = layout.batch * layout.channels * quads;
+  const int64_t first_slot = part.first * layout.channels * quads;
   bool bad = false;
   for (int64_t slot = first_element(); slot < slots; slot += grid_stride()) {
     const int64_t plane = slot / quads, first_pixel = 4 * (slot % quads);
     const int64_t example = plane / layout.channels, channel = plane % layout.channels;
     const float radius = value_for(eps, example, &bad);
-    const Random4 r = random4(*rng, Stream::kAttackStart, static_cast<uint64_t>(slot));
+    const Random4 r = random4(*rng, Stream::kAttackStart, static_cast<uint64_t>(first_slot + slot));
     const uint32_t bits[4] = {r.x, r.y, r.z, r.w};
     for (int j = 0; j < 4; ++j) {
       if (first_pixel + j >= layout.plane) break;
@@ -28,12 +29,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // Calls body(offset, normal number) for this thread's share of an example.
 template <class Body>
-__device__ void for_each_normal(ImageLayout layout, RngState rng, int64_t example, const Body& body) {
+__device__ void for_each_normal(ImageLayout layout, BatchPart part, const RngState* rng, int64_t example, const Body& body) {
   const int64_t slots = layout.channels * layout.quads();
   for (int64_t slot = threadIdx.x; slot < slots; slot += blockDim.x) {
     const int64_t channel = slot / layout.quads(), first_pixel = 4 * (slot % layout.quads());
     float normal[4];
-    normal4(random4(rng, Stream::kAttackStart, static_cast<uint64_t>(example * slots + slot)), normal);
+    const int64_t drawn = (part.first + example) * slots + slot;
+    normal4(random4(*rng, Stream::kAttackStart, static_cast<uint64_t>(drawn)), normal);
     for (int j = 0; j < 4; ++j)
       if (first_pixel + j < layout.plane) body(layout.offset(example, channel, first_pixel + j), normal[j]);
   }
@@ -41,16 +43,18 @@ __device__ void for_each_normal(ImageLayout layout, RngState rng, int64_t exampl
 
 // One block per example: the norm first, then the same random numbers again. Drawing twice is cheaper than storing them.
 __global__ void __launch_bounds__(kThreads)
-    start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, PerExample eps,
+    start_l2_kernel(const float* __restrict__ x, float* __restrict__ adv, ImageLayout layout, BatchPart part, PerExample eps,
                     const RngState* __restrict__ rng, int32_t* fault) {
-  __shared__ float shared[kWarps];
+  __shared__ float shared[kWarps], scale;
   bool bad = false;
   for (int64_t example = blockIdx.x; example < layout.batch; example += gridDim.x) {
     float squares = 0.0f;
-    for_each_normal(layout, *rng, example, [&](int64_t, float v) { squares += v * v; });
+    for_each_normal(layout, part, rng, example, [&](int64_t, float v) { squares += v * v; });
     const float norm = sqrtf(block_sum(squares, shared));
-    const float scale = radius_l2(*rng, example, layout, value_for(eps, example, &bad)) * safe_inverse(norm);
-    for_each_normal(layout, *rng, example, [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
+    if (threadIdx.x == 0) scale = radius_l2(*rng, example, layout, part, value_for(eps, example, &bad)) * safe_inverse(norm);
+    __syncthreads();
+    for_each_normal(layout, part, rng, example,
+                    [&](int64_t i, float v) { adv[i] = clamp_to(x[i] + scale * v, 0.0f, 1.0f); });
   }
   raise_faults(fault, bad ? int32_t{kFaultRadius} : 0);
 }
@@ -110,12 +114,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-const char* pgd_start(const float* x, float* adv, ImageLayout layout, PerExample eps, RngState* rng, bool l2, int32_t* fault,
-                      void* stream) {
+const char* pgd_start(const float* x, float* adv, ImageLayout layout, BatchPart part, PerExample eps, RngState* rng, bool l2,
+                      int32_t* fault, void* stream) {
   if (layout.batch * layout.per_example() > 0) {
     const int64_t slots = layout.batch * layout.channels * layout.quads();
-    const char* error = l2 ? launch(start_l2_kernel, blocks_of(layout.batch), stream, x, adv, layout, eps, rng, fault)
-                           : launch(start_linf_kernel, blocks_for(slots), stream, x, adv, layout, eps, rng, fault);
+    const char* error = l2 ? launch(start_l2_kernel, blocks_of(layout.batch), stream, x, adv, layout, part, eps, rng, fault)
+                           : launch(start_linf_kernel, blocks_for(slots), stream, x, adv, layout, part, eps, rng, fault);
     if (error != nullptr) return error;
   }
   return advance_rng(rng, stream);

@@ -8,18 +8,19 @@ EXERCISE(pgd) {
   for (const bool channels_last : {false, true}) {
     for (const bool l2 : {false, true}) {
       const cfol::ImageLayout layout{5, 3, 341, channels_last};
+      const cfol::BatchPart part{7, 20};
       const size_t n = static_cast<size_t>(layout.batch * layout.per_example());
       std::vector<float> x(n, 0.5f), adv(n), grad(n, 1.0f), each(5, 0.1f);
       // faults of many threads at once: the fault word is shared
       each[1] = -1.0f;
       cfol::RngState rng{42, 7};
       int32_t fault = 0;
-      RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.1f, nullptr}, &rng, l2, &fault);
+      RUN(pgd_start, x.data(), adv.data(), layout, part, cfol::PerExample{0.1f, nullptr}, &rng, l2, &fault);
       RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
           cfol::PerExample{0.1f, nullptr}, l2, &fault);
       RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr},
           cfol::PerExample{0.0f, each.data()}, l2, &fault);
-      RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.0f, each.data()}, &rng, l2, &fault);
+      RUN(pgd_start, x.data(), adv.data(), layout, part, cfol::PerExample{0.0f, each.data()}, &rng, l2, &fault);
     }
   }
   // Each of the three alone is not aligned for a wide access.
@@ -33,7 +34,8 @@ EXERCISE(pgd) {
   std::vector<float> x(1 << 17, 0.5f), adv(1 << 17), grad(1 << 17, -1.0f);
   cfol::RngState rng{1, 0};
   const cfol::ImageLayout layout{2, 1, 1 << 16, false};
-  RUN(pgd_start, x.data(), adv.data(), layout, cfol::PerExample{0.1f, nullptr}, &rng, false, nullptr);
+  const cfol::BatchPart part{0, 2};
+  RUN(pgd_start, x.data(), adv.data(), layout, part, cfol::PerExample{0.1f, nullptr}, &rng, false, nullptr);
   RUN(pgd_step, adv.data(), x.data(), grad.data(), layout, cfol::PerExample{0.01f, nullptr}, cfol::PerExample{0.1f, nullptr},
       false, nullptr);
 #endif

@@ -35,7 +35,7 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         return ops.new_rng(7)
 
     calls: dict[str, tuple[Any, ...]] = {
-        "pgd_start": (x, 0.0, eps, rng(), False, ops.new_fault()),
+        "pgd_start": (x, 0.0, eps, rng(), False, ops.new_fault(), 2, 9),
         "pgd_step": (x.clone(), x, x - 0.5, 0.02, 0.1, None, None, False, None),
         "input_gradient": (*map_and_weight, None, 1, 1),
         "winograd": (

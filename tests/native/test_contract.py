@@ -73,9 +73,10 @@ def launching_calls():
     """The examples, and the branches of them that launch other kernels."""
     calls = [(name, arguments) for name, arguments in example_calls().items()]
     for name, arguments in example_calls().items():
-        if name in ("pgd_start", "pgd_step"):
-            calls.append((name, (*arguments[:-2], True, arguments[-1])))
+        if name == "pgd_start":
+            calls.append((name, (*arguments[:4], True, *arguments[5:])))
         if name == "pgd_step":
+            calls.append((name, (*arguments[:-2], True, arguments[-1])))
             images = [torch.rand(3 * 108 + 1)[1:].view(3, 3, 6, 6) for _ in range(3)]
             calls.append((name, (*images, *arguments[3:])))
         if name == "gather_augment":

@@ -9,9 +9,9 @@ from tests.reference import pgd as reference
 SHAPES = [(1, 1), (3, 5), (2, 1, 7, 9), (5, 3, 8, 8), (2, 3, 33, 17), (0, 3, 4, 4)]
 
 
-def start(backend, x, eps, rng, norm="linf", fault=None):
+def start(backend, x, eps, rng, norm="linf", fault=None, slots=()):
     number, each = (0.0, eps) if isinstance(eps, torch.Tensor) else (eps, None)
-    return backend.op("pgd_start")(x, number, each, rng, norm == "l2", fault)
+    return backend.op("pgd_start")(x, number, each, rng, norm == "l2", fault, *slots)
 
 
 def step(backend, adv, x, grad, size, eps, norm="linf", fault=None):
@@ -80,6 +80,32 @@ def test_each_example_may_have_its_own_radius_and_step(backend, shape, norm):
         expected = reference.pgd_step(adv, x, grad, size, eps, norm)
         step(backend, adv, x, grad, size, eps, norm)
         torch.testing.assert_close(adv, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("shape", [(8, 3, 5, 9), (8, 1, 4, 4), (8, 7)], ids=str)
+def test_a_part_of_a_batch_has_the_noise_of_its_slots_in_any_number_of_parts(backend, shape, norm):
+    for channels_last in layouts(shape):
+        x = images(shape, seed=5, channels_last=channels_last)
+        for eps in (0.25, torch.linspace(0.1, 0.5, 8)):
+            whole = start(backend, x, eps, torch.tensor([6, 4]), norm)
+            for parts in (1, 2, 4, 8):
+                width = 8 // parts
+                for first in range(0, 8, width):
+                    rng, mine = torch.tensor([6, 4]), slice(first, first + width)
+                    radius = eps[mine] if isinstance(eps, torch.Tensor) else eps
+                    found = start(backend, x[mine], radius, rng, norm, slots=(first, 8))
+                    assert torch.equal(found, whole[mine])
+                    assert rng.tolist() == [6, 5]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_part_draws_its_own_noise_alone(backend, norm):
+    # The whole batch would not fit into any memory.
+    x, slots = images((2, 3, 4, 4)), (2**38 - 5, 2**38)
+    found = start(backend, x, 0.1, torch.tensor([3, 2]), norm, slots=slots)
+    expected = reference.pgd_start(x, 0.1, 3, 2, norm, slots)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("misaligned", ["adv", "x", "grad", "all"])
@@ -180,6 +206,11 @@ class TestBadInput:
             ops.pgd_start(self.x, 0.1, ops.new_rng(0), norm="l1")
         with pytest.raises(TypeError, match="eps"):
             ops.pgd_start(self.x, "8/255", ops.new_rng(0))
+
+    @pytest.mark.parametrize("slots", [(-1, 4), (3, 4), (0, 1), (2**62, 2**62)])
+    def test_slots_outside_the_global_batch_are_refused(self, slots):
+        with pytest.raises(ValueError, match="slots must lie in the global batch"):
+            ops.pgd_start(self.x, 0.1, ops.new_rng(0), slots=slots)
 
     def test_the_device_raises_a_flag_instead(self, schedule):
         fault = ops.new_fault()

@@ -18,17 +18,26 @@ def _column(value: float | Tensor, x: Tensor) -> Tensor:
     return value.view(-1, *[1] * (x.dim() - 1))
 
 
-def _words(x: Tensor, seed: int, step: int) -> np.ndarray:
+def _words(x: Tensor, seed: int, step: int, first: int) -> np.ndarray:
     """Four pixels of a plane share a slot: (batch, channels, quads, 4) uint32."""
     batch, channels, plane = _planes(x)
     quads = (plane + 3) // 4
-    words = random4(seed, step, "attack_start", np.arange(batch * channels * quads))
+    slots = first * channels * quads + np.arange(batch * channels * quads)
+    words = random4(seed, step, "attack_start", slots)
     return words.reshape(batch, channels, quads, 4)
 
 
-def pgd_start(x: Tensor, eps: float | Tensor, seed: int, step: int, norm: str = "linf") -> Tensor:
+def pgd_start(
+    x: Tensor,
+    eps: float | Tensor,
+    seed: int,
+    step: int,
+    norm: str = "linf",
+    slots: tuple[int, int] | None = None,
+) -> Tensor:
     batch, channels, plane = _planes(x)
-    words = _words(x, seed, step)
+    first, whole = slots or (0, batch)
+    words = _words(x, seed, step, first)
     if norm == "linf":
         u = uniform01(words).reshape(batch, channels, words.shape[2] * 4)[..., :plane].reshape(x.shape)
         noise = (2 * torch.from_numpy(u).double() - 1) * _column(eps, x)
@@ -41,8 +50,8 @@ def pgd_start(x: Tensor, eps: float | Tensor, seed: int, step: int, norm: str = 
     )[..., :plane]
     direction = torch.from_numpy(normal.reshape(batch, channels * plane))
     direction = direction / direction.norm(dim=1, keepdim=True)
-    slots = words.shape[0] * words.shape[1] * words.shape[2]
-    share = uniform01(random4(seed, step, "attack_start", slots + np.arange(batch))[:, 0]).astype(np.float64)
+    radius_slots = whole * words.shape[1] * words.shape[2] + first + np.arange(batch)
+    share = uniform01(random4(seed, step, "attack_start", radius_slots)[:, 0]).astype(np.float64)
     length = torch.from_numpy((share + 0.5 / 2**24) ** (1 / (channels * plane))).unsqueeze(1)
     return (x.double() + (direction * length).view(x.shape) * _column(eps, x)).clamp(0, 1).float()
 
