@@ -7,9 +7,7 @@ process, bit for bit. The ranks meet after each round of batches: there an error
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +75,7 @@ def over_batches(
     Yields what the ranks found in each round of batches, in the batches' order. between: called on every rank before each round.
     """
     states, number = RandomStates(attacks, ranks), 0
-    mine = every_nth_batch(source, batch_size, ranks.rank, ranks.size)
+    mine = batches_of_rank(ranks, source, batch_size, attacks)
     while True:
         with one_round(ranks) as this:
             between()
@@ -93,6 +91,27 @@ def over_batches(
     states.go_to(states.batches)
 
 
+def batches_of_rank(
+    ranks: Ranks, source: Source, batch_size: int, attacks: Sequence[Any]
+) -> Iterator[tuple[int, Batch]]:
+    """The batches that this rank computes, with their numbers. An attack that is not ours runs on the first rank alone.
+
+    It may draw from a generator of its own, or learn from batch to batch; with `per_example = True` it says that it does not.
+    """
+    alone = [one for one in attacks if not may_be_shared(one)]
+    if ranks.size == 1 or not alone:
+        return every_nth_batch(source, batch_size, ranks.rank, ranks.size)
+    if not ranks.is_first:
+        return iter(())
+    name = getattr(alone[0], "__name__", type(alone[0]).__name__)
+    warnings.warn(
+        f"{name} runs on one of {ranks.size} processes: set per_example = True on it if its result for an image "
+        "depends on no other batch",
+        stacklevel=2,
+    )
+    return every_nth_batch(source, batch_size, 0, 1)
+
+
 class RandomStates:
     """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks so far.
 
@@ -104,14 +123,6 @@ class RandomStates:
         self._ours = [one for one in attacks if isinstance(one, Attack)]
         others = [one for one in attacks if not isinstance(one, Attack)]
         self._seed = ranks.from_first(torch.initial_seed) if others else 0
-        for one in others if ranks.size > 1 and ranks.is_first else ():
-            if draws_on_its_own(one):
-                warnings.warn(
-                    f"{getattr(one, '__name__', type(one).__name__)} draws from a generator of its own, so its figures depend on which of "
-                    f"the {ranks.size} processes computes which batch: let it draw from torch's, which is seeded for each batch, or take "
-                    "one process",
-                    stacklevel=2,
-                )
         self._at = self.batches = 0
 
     def go_to(self, number: int) -> None:
@@ -142,23 +153,9 @@ class RandomStates:
                 np.random.set_state(of_numpy)
 
 
-def draws_on_its_own(attack: Any) -> bool:
-    """Whether an attack holds a random generator: in an attribute, as an argument, or in a variable that its function names."""
-    if isinstance(attack, functools.partial):
-        held = [*attack.args, *attack.keywords.values()]
-        return any(map(_is_generator, held)) or draws_on_its_own(attack.func)
-    function = attack if inspect.isroutine(attack) else type(attack).__call__
-    held = [*vars(attack).values()] if hasattr(attack, "__dict__") else []
-    held += [*vars(owner).values()] if hasattr(owner := getattr(attack, "__self__", None), "__dict__") else []
-    # Not for what is written in C.
-    with contextlib.suppress(TypeError, ValueError):
-        named = inspect.getclosurevars(getattr(function, "__func__", function))
-        held += [*named.nonlocals.values(), *named.globals.values()]
-    return any(map(_is_generator, held))
-
-
-def _is_generator(value: Any) -> bool:
-    return isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))
+def may_be_shared(attack: Any) -> bool:
+    """Whether any process may compute any batch under the attack: what it does to an image depends on no other batch."""
+    return isinstance(attack, Attack) or bool(getattr(attack, "per_example", False))
 
 
 def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:

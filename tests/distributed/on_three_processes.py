@@ -168,6 +168,9 @@ def noise(x: Tensor, y: Tensor) -> Tensor:
     return (x + 9 * EPS * drawn).clamp(0, 1).float()
 
 
+noise.per_example = True  # type: ignore[attr-defined]
+
+
 class OwnNoise:
     """One that draws from a generator of its own."""
 
@@ -205,6 +208,7 @@ def errors(trained: Trained, rank: int, options: dict) -> dict[str, str]:
             raise KeyError("a bug")
         return x
 
+    broken.per_example = True  # type: ignore[attr-defined]
     turned = y.flip(0) if rank == 1 else y
     return {
         "pixels": message(lambda: evaluate(model, bright, y, **options), InputError),

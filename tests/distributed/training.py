@@ -22,7 +22,7 @@ from cfol_fast.methods import METHODS
 from cfol_fast.progress import Stopwatch
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training import train, trainer
-from cfol_fast.training.holdout import HoldOut
+from cfol_fast.training.evaluations import Evaluations
 from cfol_fast.training.step import Step
 from tests.distributed.networks import DROPOUT, SKIPPING, UNUSED
 from tests.training import tiny
@@ -67,7 +67,7 @@ def work(rank: int, folder: str) -> None:
     found = {
         "drifted": message(lambda: drifting(out / "drifted", rank), TrainingFailed),
         "stopped": message(lambda: signalled(out / "stopped", rank, "learning_rate"), Stopped),
-        "validated": message(lambda: signalled(out / "validated", rank, "new_attack"), Stopped),
+        "validated": message(lambda: signalled(out / "validated", rank, "holdout_attack"), Stopped),
     }
     continued = train(
         tiny.tiny_config(out / "four-to-two", **{**SHORT, "shards": 4}), resume="auto", quiet=True
@@ -111,12 +111,12 @@ def one_step_each(folder: Path) -> None:
 def one_step(variant: str) -> dict[str, Tensor]:
     method, settings = ONE_STEP[variant]
     made = tiny.new_trainer("unused", method, shards=4, attack__steps=1, **settings)
-    start, starts = made.attack.start, []
-    made.attack.start = lambda x, eps: starts.append(start(x, eps)) or starts[-1].clone()  # type: ignore[method-assign]
-    batch = next(made.batches.feed(1))
-    made.step(batch)
+    start, starts = made.step.attack.start, []
+    made.step.attack.start = lambda x, eps: starts.append(start(x, eps)) or starts[-1].clone()  # type: ignore[method-assign]
+    batch = next(made.state.batches.feed(1))
+    made.take_step(iter([batch]))
     seen = {"indices": batch.indices, "pixels": batch.x, "starts": torch.cat(starts)}
-    return {**seen, **{f"model {name}": tensor for name, tensor in made.model.state_dict().items()}}
+    return {**seen, **{f"model {name}": tensor for name, tensor in made.step.model.state_dict().items()}}
 
 
 def message(action: Callable[[], Any], kind: type[Exception]) -> str:
@@ -163,7 +163,7 @@ def drifting(out: Path, rank: int) -> None:
 
 def signalled(out: Path, rank: int, place: str) -> None:
     """A run whose second rank gets a signal: in its second step, or in its first validation."""
-    owner: Any = trainer if place == "learning_rate" else HoldOut
+    owner: Any = trainer if place == "learning_rate" else Evaluations
     original, calls = getattr(owner, place), []
 
     def counting(*args: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import warnings
 from functools import partial
 
 import numpy as np
@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cfol_fast import data
+from cfol_fast.data.source import TensorSource
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import evaluate, gallery
-from cfol_fast.evaluation.sharing import draws_on_its_own
+from cfol_fast.evaluation.sharing import batches_of_rank
+from cfol_fast.ranks import Ranks
 from tests.attacks.small_models import EPS, SmallNet, Trained
 
 
@@ -85,45 +87,49 @@ def test_what_it_returns_is_checked(trained: Trained, attack: object, complaint:
         evaluate(*trained, attack=attack)
 
 
-OF_THE_MODULE = np.random.default_rng(0)
+class Library:
+    """An attack object of another library."""
 
-
-class Holding:
-    def __init__(self, generator: object) -> None:
-        self.generator = generator
+    def __init__(self, per_example: bool | None = None) -> None:
+        if per_example is not None:
+            self.per_example = per_example
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         return x
 
-    def method(self, x: Tensor, y: Tensor) -> Tensor:
-        return x
 
-
-def with_argument(x: Tensor, y: Tensor, generator: object) -> Tensor:
+def function(x: Tensor, y: Tensor) -> Tensor:
     return x
 
 
-def enclosing(generator: object) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, y: x + generator.random()  # type: ignore[attr-defined]
+def independent(x: Tensor, y: Tensor) -> Tensor:
+    return x
+
+
+independent.per_example = True  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("attack", "found"),
+    ("attack", "shared"),
     [
-        (Holding(torch.Generator()), True),
-        (Holding(np.random.default_rng(0)).method, True),
-        (partial(with_argument, generator=np.random.RandomState(0)), True),
-        (enclosing(random.Random(0)), True),
-        (lambda x, y: x + OF_THE_MODULE.random(), True),
-        (Holding(None), False),
-        (partial(with_argument, generator=None), False),
-        (enclosing(random), False),
-        (lambda x, y: x + torch.rand_like(x), False),
-        (torch.add, False),
+        (Library(), False),
+        (Library(per_example=True), True),
+        (Library(per_example=False), False),
+        (function, False),
+        (independent, True),
+        (partial(function), False),
     ],
 )
-def test_a_generator_of_its_own_is_found(attack: object, found: bool) -> None:
-    assert draws_on_its_own(attack) is found
+def test_an_attack_of_others_is_shared_only_where_it_says_that_it_may(attack: object, shared: bool) -> None:
+    source = TensorSource(torch.zeros(6, 1, 2, 2), torch.zeros(6, dtype=torch.int64))
+    found = []
+    for rank in (0, 1):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            batches = batches_of_rank(Ranks(rank, 2), source, 2, [attack])
+            found.append([number for number, _ in batches])
+        assert len(said) == (not shared and rank == 0)
+    assert found == ([[0, 2], [1]] if shared else [[0, 1, 2], []])
 
 
 def test_everybodys_generators_go_on_as_if_it_had_not_drawn(trained: Trained) -> None:
