@@ -29,7 +29,6 @@ from hypothesis import strategies as st
 from cfol_fast import atomic
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import TrainingFailed
-from cfol_fast.runs import metrics_log
 from cfol_fast.training.loop import train
 from tests.hostile.attempts import Tally, attack
 from tests.hostile.reading import Area, few_embedded_images
@@ -96,7 +95,6 @@ class Disturbance:
 
         # Below what `atomic` makes of it, where the system would answer.
         atomic._Raw.__bases__ = (File,)
-        metrics_log.open = lambda path, mode: io.BufferedWriter(File(path, mode))  # type: ignore[attr-defined]
 
 
 def in_child(action: Callable[[], None], folder: Path) -> int:

@@ -175,3 +175,20 @@ def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(InputError, match="is a file, not a folder"):
         run_folder.check(tmp_path / "run", TrainConfig())
+
+
+def test_a_row_that_cannot_be_written_takes_no_other_row_with_it(run, monkeypatch):
+    """Appending in place could tear rows that a checkpoint counts on."""
+    before = (run / "metrics.jsonl").read_bytes()
+
+    def torn(source, target):
+        Path(source).write_bytes(Path(source).read_bytes()[:1])
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", torn)
+        with pytest.raises(OSError, match="killed"):
+            MetricsLog(run).append({})
+    assert (run / "metrics.jsonl").read_bytes() == before
+    MetricsLog(run).append({})
+    assert (run / "metrics.jsonl").read_bytes() == before * 2
