@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamps
 NATIVE := $(wildcard setup.py csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/* csrc/host/*)
 JOBS ?= 2
 
-.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile lint format build bench bench-quick bench-setup docs wheel clean system-packages
+.PHONY: help demo check test test-random test-gpu integrations integrations-setup mutants hostile ckpt-chaos lint format build bench bench-quick bench-setup docs wheel clean system-packages
 
 help:
 	@echo "make demo      train ERM-AT and CFOL-AT on the embedded images and show the difference (minutes)"
@@ -18,6 +18,7 @@ help:
 	@echo "make integrations  the tests with Lightning, Hugging Face, timm, torchattacks, wandb and others, in .venv-integrations"
 	@echo "make test-gpu  the GPU self-test; writes gpu-report.json"
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
+	@echo "make ckpt-chaos    kills a run at the file events of its saves, by a tool that is not ours, in .venv-ckpt-chaos"
 	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
 	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
 	@echo "make docs      the documentation's site, in site/"
@@ -95,6 +96,17 @@ mutants: $(STAMP)/build $(STAMP)/dev
 MINUTES ?= 30
 hostile: $(STAMP)/build $(STAMP)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --minutes $(MINUTES) $(HOSTILE_ARGS)
+	$(MAKE) ckpt-chaos
+
+# ckpt-chaos is not ours: it kills a training command at the file events of its saves and judges how it continues.
+CHAOS := .venv-ckpt-chaos
+POINTS ?= 52
+$(CHAOS)/.stamp: $(STAMP)/dev tests/hostile/ckpt-chaos/requirements.txt tests/hostile/ckpt-chaos/requirements-no-deps.txt
+	$(call environment,$(CHAOS),tests/hostile/ckpt-chaos)
+	@touch $@
+
+ckpt-chaos: $(STAMP)/build $(CHAOS)/.stamp
+	tests/hostile/kill_every_save.sh $(CURDIR)/$(CHAOS)/bin/python $(POINTS)
 
 CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/*)
 lint: $(STAMP)/torch $(STAMP)/dev

@@ -14,20 +14,21 @@ from pathlib import Path
 
 # Nothing here needs more; whatever a file makes the program ask for beyond it fails.
 MEMORY = 24 << 30
-READING_ATTEMPTS, WRITING_ATTEMPTS = 100, 6
+READING_ATTEMPTS, MEANING_ATTEMPTS, WRITING_ATTEMPTS = 100, 25, 6
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--area", default="", help="only areas whose name begins so, such as meanings")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
 
     import cfol_fast  # isort: skip  # before torch: it may have to tell oneDNN what this CPU cannot do
     import torch
 
-    from tests.hostile import reading, recipes, writing
+    from tests.hostile import meanings, reading, recipes, writing
     from tests.hostile.attempts import Tally, attack
 
     torch.set_num_threads(1)
@@ -36,9 +37,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hostile-") as name, writing.process_without_threads() as forking:
         root = Path(name)
         areas = [(area, READING_ATTEMPTS) for area in [*reading.AREAS, *recipes.AREAS]]
+        areas += [(area, MEANING_ATTEMPTS) for area in meanings.AREAS]
         areas += [(area, WRITING_ATTEMPTS) for area in writing.AREAS]
         if writing.may_mount(root):
             areas.append((writing.FULL_DISK, WRITING_ATTEMPTS))
+        areas = [item for item in areas if item[0].name.startswith(args.area)]
         tallies = {area.name: Tally() for area, _ in areas}
         number = 0
         while time.monotonic() < until:

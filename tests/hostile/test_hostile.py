@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import given, settings
 
-from tests.hostile import reading, recipes, writing
+from tests.hostile import meanings, reading, recipes, writing
 from tests.hostile.attempts import Hangs, attack, ended_after
 from tests.hostile.values import as_text, damaged, edited
 
@@ -35,6 +35,14 @@ NEEDS_FFCV = "bytes of an FFCV file"
 def test_hostile_input_is_answered_with_a_sentence(area, tmp_path):
     with reading.few_embedded_images():
         tally = attack(area, tmp_path, ATTEMPTS.get(area.name, 50), seed=1)
+    assert not tally.failures, tally.failures[0]
+    assert tally.tried
+
+
+@pytest.mark.parametrize("area", meanings.AREAS, ids=lambda area: area.name.partition(": ")[2])
+def test_what_is_remembered_is_compared_with_what_is_given_now(area, tmp_path):
+    trains = area.attempt is meanings.attempt_resume
+    tally = attack(area, tmp_path / "subject", 5 if trains else 15, seed=1)
     assert not tally.failures, tally.failures[0]
     assert tally.tried
 
