@@ -6,6 +6,7 @@ The names below are the public surface; they are imported when they are first us
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from cfol_fast import cpu_features
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from cfol_fast.sampling import ExampleSampler as ExampleSampler
     from cfol_fast.training import load as load
     from cfol_fast.training import train as train
+
+# A library shows nothing unless it is asked to: `progress.printed`, or the user's own logging.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Before anything imports torch: oneDNN reads its environment once.
 cpu_features.avoid_broken_bfloat16()

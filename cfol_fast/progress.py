@@ -1,27 +1,39 @@
-"""What a person sees of long work: a live line on a terminal, plain lines elsewhere.
+"""What a person sees of long work: the lines of the log, and on a terminal a live line under them.
 
-`Progress` shows a training run, `Count` work that is counted (an evaluation's images), `track` the items of a loop. A live
-line is drawn again on a clock, not on steps: asking the device for figures at every step would make it wait.
+The package talks through the logger "cfol_fast": INFO is what a run says, WARNING is doubt about its figures. `printed` shows these
+lines for a while. `Progress` shows a training run, `Count` work that is counted (an evaluation's images), `track` the items of a loop.
+A live line is drawn again on a clock, not on steps: asking the device for figures at every step would make it wait.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
 
 Row = dict[str, Any]
 T = TypeVar("T")
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+PACKAGE_LOGGER = logging.getLogger("cfol_fast")
+# A level that no record has.
+SILENCE = logging.CRITICAL + 1
+WARNING = "warning: "
+
+logger = logging.getLogger(__name__)
 
 
-def show(stream: TextIO, text: str) -> None:
+def show(stream: TextIO | None, text: str) -> None:
     """Writes at once. A terminal that was closed is no reason to lose a run: what cannot be shown is not."""
+    if stream is None:
+        # Python's own for a closed standard output.
+        return
     try:
         stream.write(text)
         stream.flush()
@@ -33,9 +45,12 @@ def show(stream: TextIO, text: str) -> None:
 class LiveLine:
     """The last line of a terminal, drawn over and over. `live` is False, and nothing is drawn, where there is no terminal."""
 
-    def __init__(self, stream: TextIO, redraw_seconds: float) -> None:
+    # The one that the terminal shows now.
+    drawn: ClassVar[LiveLine | None] = None
+
+    def __init__(self, stream: TextIO | None, redraw_seconds: float) -> None:
         self.stream, self.redraw_seconds = stream, redraw_seconds
-        self.live = stream.isatty()
+        self.live = stream is not None and stream.isatty()
         self._length = 0
         self._drawn_at = 0.0
 
@@ -53,14 +68,105 @@ class LiveLine:
         text = text[: self.width()]
         show(self.stream, "\r" + text.ljust(self._length))
         self._length = len(text)
+        LiveLine.drawn = self
 
     def clear(self) -> None:
         if self._length:
             show(self.stream, "\r" + " " * self._length + "\r")
             self._length = 0
+        if LiveLine.drawn is self:
+            LiveLine.drawn = None
 
     def width(self) -> int:
         return max(20, shutil.get_terminal_size().columns - 1)
+
+
+class Lines(logging.Handler):
+    """Shows every record as a line that stays; a live line is cleared first. stream: the standard output of the moment by default."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A full disk or a closed pipe is the caller's to hear of, as with `print`.
+        text = (WARNING if record.levelno == logging.WARNING else "") + self.format(record)
+        if LiveLine.drawn is not None:
+            LiveLine.drawn.clear()
+        show(self._stream or sys.stdout, text + "\n")
+
+
+@contextmanager
+def printed(quiet: bool = False, always: bool = False, stream: TextIO | None = None) -> Iterator[bool]:
+    """Shows the lines of the log during the block; yields whether it does.
+
+    Not where the user's own logging hears them, unless `always`. quiet: nothing is shown, also inside another `printed`; the user's
+    own logging hears the lines all the same.
+    """
+    handler = _ours()
+    if handler is None and not quiet and (always or not _heard_elsewhere()):
+        with _attached(Lines(stream)):
+            yield True
+        return
+    before = SILENCE if handler is None else handler.level
+    if handler is not None and quiet:
+        handler.setLevel(SILENCE)
+    try:
+        yield handler is not None and handler.level < SILENCE
+    finally:
+        if handler is not None:
+            handler.setLevel(before)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Nobody hears the log during the block: of many ranks only the first speaks."""
+    before = PACKAGE_LOGGER.level
+    PACKAGE_LOGGER.setLevel(SILENCE)
+    try:
+        yield
+    finally:
+        PACKAGE_LOGGER.setLevel(before)
+
+
+def is_heard() -> bool:
+    """Whether a line of the log reaches somebody now."""
+    handler = _ours()
+    return (handler is not None and handler.level < SILENCE) or _heard_elsewhere()
+
+
+def tell(logger: logging.Logger, line: str) -> None:
+    """Logs a line that is a warning if it begins so."""
+    level = logging.WARNING if line.startswith(WARNING) else logging.INFO
+    logger.log(level, line.removeprefix(WARNING))
+
+
+def _ours() -> Lines | None:
+    return next((handler for handler in PACKAGE_LOGGER.handlers if isinstance(handler, Lines)), None)
+
+
+def _heard_elsewhere() -> bool:
+    """Whether the user has set up logging for this package: a handler of its own, or one at the root and a level that lets lines through."""
+    if any(not isinstance(handler, (logging.NullHandler, Lines)) for handler in PACKAGE_LOGGER.handlers):
+        return True
+    at_root = PACKAGE_LOGGER.propagate and bool(logging.getLogger().handlers)
+    return at_root and (PACKAGE_LOGGER.level != logging.NOTSET or PACKAGE_LOGGER.isEnabledFor(logging.INFO))
+
+
+@contextmanager
+def _attached(handler: Lines) -> Iterator[None]:
+    level, propagate = PACKAGE_LOGGER.level, PACKAGE_LOGGER.propagate
+    PACKAGE_LOGGER.addHandler(handler)
+    if level == logging.NOTSET:
+        PACKAGE_LOGGER.setLevel(logging.INFO)
+    # A handler at the root, which every notebook of some hosts has, would show each line a second time.
+    PACKAGE_LOGGER.propagate = False
+    try:
+        yield
+    finally:
+        PACKAGE_LOGGER.removeHandler(handler)
+        PACKAGE_LOGGER.setLevel(level)
+        PACKAGE_LOGGER.propagate = propagate
 
 
 @dataclass(frozen=True)
@@ -73,9 +179,9 @@ class Reading:
 
 
 class Progress:
-    """The progress of a training run, which calls `step` after every step; `quiet` shows nothing.
+    """The progress of a training run, which calls `step` after every step. `quiet`: no bar.
 
-    Where there is no terminal, a line comes at every epoch, and after `log_seconds` of silence in a long epoch or phase.
+    The log gets a line at every epoch and, where no bar is, after `log_seconds` in a long epoch or phase.
     """
 
     def __init__(
@@ -86,7 +192,7 @@ class Progress:
         log_seconds: float = 60.0,
     ) -> None:
         self.stream = sys.stdout if stream is None else stream
-        self.quiet, self.log_seconds = quiet, log_seconds
+        self.log_seconds = log_seconds
         self._line = LiveLine(self.stream, redraw_seconds)
         self._line.live = self._line.live and not quiet
         self._epochs = self._total = self._first = 0
@@ -114,7 +220,7 @@ class Progress:
         head = f"epoch {epoch + 1}/{self._epochs} "
         text = f" {share:.0%}  {rate:,.0f} images/s  {clock(self._left())} left"
         if silent:
-            self.say(head + text)
+            self._say(head + text)
             return
         reading = read()
         text += "" if reading is None else f"  robust error {reading.robust_error:.1%}"
@@ -137,26 +243,22 @@ class Progress:
         if silent or self._line.due():
             left = (time.monotonic() - self._phase[1]) * (total - done) / max(1, done)
             text = f"{what}: {done:,} of {total:,} images" + (f", {clock(left)} left" if done else "")
-            (self.say if silent else self._line.draw)(text)
+            (self._say if silent else self._line.draw)(text)
         if done >= total:
             self._phase = ("", 0.0)
 
     def _silent(self) -> bool:
         """Whether a log has been without a line for too long."""
-        return not self._line.live and not self.quiet and time.monotonic() - self._said >= self.log_seconds
+        return not self._line.live and time.monotonic() - self._said >= self.log_seconds
 
     def _left(self) -> float:
         """Seconds to the end of the run, at the speed so far."""
         done = self._step - self._first
         return (time.monotonic() - self._started) / done * (self._total - self._step) if done else 0.0
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self.quiet:
-            return
-        self.clear()
+    def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        show(self.stream, text + "\n")
+        logger.info(text)
 
     def row(self, row: Row, epochs: int, classes: list[str], validation: Row | None) -> None:
         """The line of a finished epoch."""
@@ -176,7 +278,7 @@ class Progress:
                 robust = validation["ema"]["robust"]
                 text += f"; ema: robust {robust['average']:.1%}, worst {robust['worst_class']} {robust['worst']:.1%}"
         text += f"  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}"
-        self.say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
+        self._say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
 
     def clear(self) -> None:
         self._line.clear()

@@ -21,6 +21,7 @@ from cfol_fast._version import __version__
 from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
+from cfol_fast.progress import printed
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -109,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 warnings.simplefilter("ignore")
             _check_environment()
             try:
-                status = _dispatch(arguments)
+                with printed(always=True):
+                    status = _dispatch(arguments)
             except SystemExit as leave:
                 # argparse's own: after --help, and after a mistake in the options.
                 status = int(leave.code or 0)

@@ -54,12 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from cfol_fast.progress import printed
     from cfol_fast.training.offsets import fit_offsets
 
     if not args.folder.is_dir():
         raise InputError(f"no run folder {args.folder}")
-    say = (lambda line: None) if args.quiet else print
-    fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, say, args.model, args.checkpoint)
+    with printed(args.quiet):
+        fit = fit_offsets(args.folder, args.rounds, args.rate, args.device, args.model, args.checkpoint)
     before, after = (fit.test[name]["robust"] for name in ("before", "after"))
     print(f"hold-out, worst class: {fit.holdout[0]:.1%} -> {fit.holdout[1]:.1%}")
     for title, name in (("average", "average"), ("20 % tail", "tail"), ("worst class", "worst")):

@@ -18,6 +18,7 @@ import torch
 from cfol_fast import memory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import why_no_cuda
+from cfol_fast.progress import printed
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
 from cfol_fast.runs.run_folder import OFFSETS, RESULT
@@ -86,7 +87,8 @@ def _carry_out(config: TrainConfig, force: bool, quiet: bool, offsets: bool) -> 
     train(config, resume="auto", force=force, quiet=quiet)
     folder = Path(config.out or "")
     if not _done(folder, offsets):
-        fit_offsets(folder, device=config.device)
+        with printed(quiet=True):
+            fit_offsets(folder, device=config.device)
 
 
 def _in_processes(

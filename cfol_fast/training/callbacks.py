@@ -6,6 +6,7 @@ the file yet. A callback cannot lose a run: its errors are reported, and it draw
 
 from __future__ import annotations
 
+import logging
 import traceback
 import warnings
 from collections.abc import Iterable
@@ -19,10 +20,12 @@ from torch import nn
 
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
-from cfol_fast.progress import Progress
+from cfol_fast.progress import is_heard
 from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics_log import Row
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class Callback:
 class Callbacks:
     """The callbacks of one run, called in their order; as a context it closes them."""
 
-    def __init__(self, callbacks: Iterable[Callback], device: torch.device, progress: Progress) -> None:
-        self._called, self.progress = list(callbacks), progress
+    def __init__(self, callbacks: Iterable[Callback], device: torch.device) -> None:
+        self._called = list(callbacks)
         self._devices = [device] if device.type == "cuda" else []
 
     def __enter__(self) -> Callbacks:
@@ -114,10 +117,10 @@ class Callbacks:
             f"{type(callback).__name__}.{event} failed: {type(error).__name__}: {one_line(error)} "
             f"({place.filename}:{place.lineno}); it is not called again, and the run goes on"
         )
-        if self.progress.quiet:
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        if is_heard():
+            logger.warning(message)
         else:
-            self.progress.say(f"warning: {message}")
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         with suppress(Exception):
             callback.on_close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training.evaluations import Evaluations, figures, in_order
 from cfol_fast.training.state import RunState
+
+logger = logging.getLogger(__name__)
 
 GALLERY_SIZE = 6
 # As many as CIFAR-10's test set has: the risk of a class of 1,000 images is then known to 3 points.
@@ -54,7 +57,7 @@ def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
             doubts = {"warnings": report.warnings} if report.warnings else {}
             tested[kept[name]] = {"epoch": epoch, **found, **doubts}
             for doubt in report.warnings:
-                state.progress.say(f"warning: test of {name}: {doubt['reason']}")
+                logger.warning(f"test of {name}: {doubt['reason']}")
             if kept[name] == kept[chosen]:
                 state.ranks.from_first(
                     partial(write_gallery, state, evaluations, found["robust"]["worst_class"])
@@ -95,7 +98,7 @@ def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
     result = state.ranks.from_first(lambda: write_result(state, result, by_name))
     for name in (chosen, checkpoints.EMA + chosen):
         if name in kept:
-            state.progress.say(f"test ({name}): {in_words(tested[kept[name]])}")
+            logger.info(f"test ({name}): {in_words(tested[kept[name]])}")
     return result
 
 

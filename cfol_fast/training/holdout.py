@@ -101,7 +101,7 @@ def collapse_warning(config: TrainConfig, training: Row, validated: Row | None =
     if trained - held <= COLLAPSE_GAP:
         return None
     return (
-        f"warning: epoch {training['epoch']}: {trained:.0%} of the training images withstand {kind}, but only "
+        f"epoch {training['epoch']}: {trained:.0%} of the training images withstand {kind}, but only "
         f"{held:.0%} of the validation images PGD: single-step training has collapsed. "
         "Take --set attack.kind=n-fgsm, pgd or a smaller eps"
     )

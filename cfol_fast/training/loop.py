@@ -5,6 +5,7 @@ The training loop is `Trainer.fit`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from cfol_fast import methods, processes
 from cfol_fast.data import content
 from cfol_fast.errors import InputError
 from cfol_fast.machine import computing
-from cfol_fast.progress import Progress
+from cfol_fast.progress import Progress, printed, silenced, tell
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig
@@ -37,6 +38,8 @@ from cfol_fast.training.starting import RunStart
 from cfol_fast.training.tensorboard import TensorBoardLog
 from cfol_fast.training.trainer import Trainer
 from cfol_fast.training.wandb_log import WandbLog
+
+logger = logging.getLogger(__name__)
 
 LOGS: dict[str, Callable[[], Callback]] = {"tensorboard": TensorBoardLog, "wandb": WandbLog}
 
@@ -67,20 +70,17 @@ def train(
     overwrite: start afresh in an existing run folder; the old one is renamed to RUN.old-1 when the new run has taken its first step. force: resume although thread count or instructions changed.
     changed_data: resume although the data changed, which result.json then says.
     callbacks: called at the run's start, steps, rows and end. log: names of `LOGS`, which are callbacks too.
+    quiet: print nothing. What a run says goes to the logger "cfol_fast", and is printed unless your own logging hears that logger.
     Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits
     for another before it takes it for lost.
     """
     called = [*checked(callbacks), *logs(log)]
     with processes.joined(config.device, patience) as ranks:
-        return _train(
-            config,
-            resume,
-            overwrite,
-            (force, changed_data),
-            quiet or not ranks.is_first,
-            called if ranks.is_first else [],
-            ranks,
-        )
+        if not ranks.is_first:
+            quiet, called = True, []
+        with silenced() if not ranks.is_first else printed(quiet) as shown:
+            progress = Progress(quiet=not shown)
+            return _train(config, resume, overwrite, (force, changed_data), quiet, called, ranks, progress)
 
 
 def _train(
@@ -91,10 +91,11 @@ def _train(
     quiet: bool,
     callbacks: list[Callback],
     ranks: Ranks,
+    progress: Progress,
 ) -> Run:
     config = settled(config, resume, ranks)
     folder = Path(config.out or "").expanduser()
-    progress, stages = Progress(quiet=quiet), methods.get(config.method).stages
+    stages = methods.get(config.method).stages
     with (
         RunLock(folder) if ranks.is_first else nullcontext() as lock,
         torch.random.fork_rng(devices=[]),
@@ -108,7 +109,7 @@ def _train(
         ) -> dict[str, Any]:
             finished = start.result(stage_folder)
             if finished is not None:
-                progress.say(f"{stage_folder} is finished already")
+                logger.info(f"{stage_folder} is finished already")
                 return finished
             trainer = build(
                 config,
@@ -131,7 +132,7 @@ def _train(
             accuracies = result = None
             for stage in range(1, stages):
                 stage_folder = folder / f"stage-{stage}"
-                progress.say(f"stage {stage} of {stages}: {stage_folder}")
+                logger.info(f"stage {stage} of {stages}: {stage_folder}")
                 result = result_of(stage_folder, accuracies, result)
                 accuracies = ranks.from_first(partial(robust_class_accuracies, stage_folder, result))
             return Run(folder, result_of(folder, accuracies, result))
@@ -183,22 +184,22 @@ def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunI
 
 def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = None) -> dict[str, Any]:
     """Trains and tests, from where the trainer is to the result."""
-    state, progress = trainer.state, trainer.progress
+    state = trainer.state
     sampler, policy, average = state.step.sampler, state.step.policy, state.average
     with trainer.callbacks as callbacks:
         callbacks.start(run_info(trainer))
         if state.position.step == 0:
             ignored = without_effect(trainer.config)
             for line in [*ignored, *trainer.images.notes, *sampler.outlook(trainer.length.draws)]:
-                progress.say(line)
+                tell(logger, line)
         trainer.fit(after_first_step)
         known = (state.folder, trainer.images.labels, trainer.config.optimizer)
         if trainer.ranks.is_first and (warning := one_class.warning_at_the_end(*known)):
-            progress.say(warning)
+            logger.warning(warning)
         distributions = [row["p"] for row in read_rows(state.folder) if row.get("p")]
         averaged = [] if average is None else average.review()
         for line in [*sampler.review(distributions), *policy.review(), *averaged]:
-            progress.say(line)
+            tell(logger, line)
         with trainer.saving_when_stopped():
             result = final_test(state, trainer.evaluations)
         callbacks.end(result)

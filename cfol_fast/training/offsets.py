@@ -6,7 +6,7 @@ with them is used as any other. RUN/offsets.json has them and the test with them
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from cfol_fast.training.images import load_images
 NAME = "offsets"
 ROUNDS, RATE = 20, 1.0
 OWN_DATA = "Offsets need the run's own data: put them back"
-Say = Callable[[str], Any]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ def fit_offsets(
     rounds: int = ROUNDS,
     rate: float = RATE,
     device: str = "auto",
-    say: Say = lambda line: None,
     model_name: str | None = None,
     checkpoint: str | None = None,
 ) -> Fit:
@@ -91,7 +91,7 @@ def fit_offsets(
             steps = config.validation.steps
             found = figures(measure(model, images.validation, images.classes, config, steps, None))
             worst, average = found["robust"]["worst"], found["robust"]["average"]
-            say(f"round {number}: hold-out worst class {worst:.1%}, average {average:.1%}")
+            logger.info(f"round {number}: hold-out worst class {worst:.1%}, average {average:.1%}")
             before = worst if number == 0 else before
             if worst > best:
                 best, best_offsets = worst, offsets
@@ -110,7 +110,7 @@ def fit_offsets(
         report = tested(best_offsets)
         test["after"] = figures(report)
         for doubt in report.warnings:
-            say(f"warning: {doubt['reason']}")
+            logger.warning(doubt["reason"])
         named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
         kept = {key: state[key] for key in named if key in state}
         kept |= {"model": model.state_dict(), NAME: best_offsets}

@@ -75,7 +75,7 @@ def warning_at_the_end(run: Path, labels: Tensor, optimizer: OptimizerConfig) ->
 def _sentence(what: str, row: Row, optimizer: OptimizerConfig) -> str:
     longer = f"for more than {row['step']} steps, or " if row["step"] < FEW_STEPS else ""
     rates = f"with --lr {next_rate(optimizer):g} (now {optimizer.lr:g})"
-    return f"warning: {what}. The loss is {row['loss']:.3g}. Train again {longer}{rates}"
+    return f"{what}. The loss is {row['loss']:.3g}. Train again {longer}{rates}"
 
 
 def _frequencies(labels: Tensor) -> list[float]:

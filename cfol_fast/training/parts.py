@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from cfol_fast.training.state import RunState
 from cfol_fast.training.step import Step
 from cfol_fast.training.trainer import Trainer
 from cfol_fast.training.weight_perturbation import WeightPerturbation
+
+logger = logging.getLogger(__name__)
 
 
 def build(
@@ -79,12 +82,11 @@ def build(
         store=CheckpointStore(folder, writes=ranks.is_first),
         log=MetricsLog(folder, writes=ranks.is_first),
         ranks=ranks,
-        progress=progress,
         check_folder=check_folder,
     )
     evaluations = Evaluations(config, images, device, ranks, progress, lambda: trainer.heed_signals())
-    progress.say(f"{device}: {precision_in_words(config.precision, device)}")
-    progress.say(in_words(model, images.spec.name, images.spec.image_size))
+    logger.info(f"{device}: {precision_in_words(config.precision, device)}")
+    logger.info(in_words(model, images.spec.name, images.spec.image_size))
     trainer = Trainer(
         config=config,
         images=images,
@@ -97,7 +99,7 @@ def build(
         ranks=ranks,
         progress=progress,
         stop=stop,
-        callbacks=Callbacks(callbacks, device, progress),
+        callbacks=Callbacks(callbacks, device),
     )
     return trainer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.state import RunState
+
+logger = logging.getLogger(__name__)
 
 
 class RunStart:
@@ -93,7 +96,7 @@ class RunStart:
                 self.lock.put_back(aside)
             raise
         size = self.ranks.from_first(lambda: run_folder.size_in_words(aside))
-        state.progress.say(
+        logger.info(
             f"the run that was in {self.run} is {aside} now ({size}); nothing reads it unless it is named"
         )
 

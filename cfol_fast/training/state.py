@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from cfol_fast.attacks import tracing
 from cfol_fast.attacks.choices import choices
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.machine import arithmetic, check_same_arithmetic
-from cfol_fast.progress import Progress, Stopwatch
+from cfol_fast.progress import Stopwatch
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, FORMAT, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
@@ -31,6 +32,8 @@ from cfol_fast.training.one_class import lower_rate
 from cfol_fast.training.position import Position
 from cfol_fast.training.same_data import data_change
 from cfol_fast.training.step import Step
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -54,7 +57,6 @@ class RunState:
     store: CheckpointStore
     log: MetricsLog
     ranks: Ranks
-    progress: Progress
     check_folder: Callable[[], None]
     # For result.json: where the run went on with other data, and what differed.
     changed_data: list[dict[str, Any]] = field(default_factory=list)
@@ -183,23 +185,23 @@ class RunState:
         on = device if self.ranks.size == 1 else torch.device("cpu")
         found = self.ranks.from_first(lambda: self._newest(on))
         if found is None:
-            self.progress.say(f"{self.folder} has no checkpoint yet: starting at step 0")
+            logger.info(f"{self.folder} has no checkpoint yet: starting at step 0")
             return False
         state, name, complaint = found
         if complaint is not None:
-            self.progress.say(f"{complaint}; using {name} instead")
+            logger.info(f"{complaint}; using {name} instead")
         with made_from(self.store.path(name)):
             self.check_data(state, changed_data)
             here = arithmetic(device, self.config.compile, self.config.deterministic)
             for change in check_same_arithmetic(state["arithmetic"], here, force):
-                self.progress.say(
+                logger.info(
                     f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
                 )
             if device.type == "cpu":
                 choices().pin(state.get("choices"))
             self.load_state_dict(state)
             self.log.cut(state["metrics_size"])
-        self.progress.say(f"continuing at step {self.position.step}")
+        logger.info(f"continuing at step {self.position.step}")
         return True
 
     def check_data(self, before: dict[str, Any], accept: bool) -> None:
@@ -212,9 +214,9 @@ class RunState:
         self.changed_data = list(before.get("changed_data") or [])
         if change is not None:
             self.changed_data.append({"step": step, "differences": change})
-            self.progress.say(f"continuing with changed data: {change}")
+            logger.info(f"continuing with changed data: {change}")
         elif before.get("data") is None:
-            self.progress.say(
+            logger.info(
                 "the checkpoint has no digests of its data (version 0.2 or older): they were not compared"
             )
 

@@ -7,6 +7,7 @@ that was killed at any moment and is resumed ends with the same weights and the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from cfol_fast.training.position import Length
 from cfol_fast.training.shards import ShardedStep
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.state import RunState
+
+logger = logging.getLogger(__name__)
 
 
 class Wanted(NamedTuple):
@@ -131,7 +134,7 @@ class Trainer:
                 self.state.keep_best(validated)
             facts = self.epoch_facts(row["epoch"], class_errors(row), validated)
         if warning := collapse_warning(self.config, row, validated):
-            self.progress.say(warning)
+            logger.warning(warning)
         rows = [each for each in (row, validated) if each is not None]
         for each in rows:
             self.state.log.append(each)
@@ -139,7 +142,7 @@ class Trainer:
         # The first rank alone has all rows, and speaks.
         known = (self.state.folder, rows, self.images.labels, self.config.optimizer)
         if self.ranks.is_first and (warning := one_class.warning_of_epoch(*known)):
-            self.progress.say(warning)
+            logger.warning(warning)
         self.progress.row(row, self.length.epochs, self.images.classes, validated)
         self.position.seconds += self.clock.lap()
         self.end_epoch(facts)
@@ -200,7 +203,7 @@ class Trainer:
         # In the final test the last epoch is on the disk, and the model holds the weights under test.
         unfinished = self.position.epoch < self.length.epochs
         path = self.state.save() if unfinished else self.state.store.path(LAST)
-        self.progress.say(f"SIGUSR1: {path} holds step {self.position.step}; the run goes on")
+        logger.info(f"SIGUSR1: {path} holds step {self.position.step}; the run goes on")
 
     @contextmanager
     def saving_when_stopped(self) -> Iterator[None]:
