@@ -172,7 +172,8 @@ def _frontier(args: argparse.Namespace) -> int:
         carrying_out.keep_finished(args.scale, args.keep, args.out, args.data, settings=args.settings)
         return 0
     if args.dry_run:
-        carrying_out.dry_run(args.scale, args.out, args.data)
+        for line in carrying_out.dry_run(args.scale, args.out, args.data):
+            print(line)
         return 0
     written = carrying_out.reproduce_frontier(
         args.scale,

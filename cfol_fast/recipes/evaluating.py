@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import load_weights, normalisation
 from cfol_fast.machine import choose_device
 from cfol_fast.recipes.planning import Cell, Job, Plan, configure
-from cfol_fast.recipes.runner import Say
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load as load_checkpoint
+
+logger = logging.getLogger(__name__)
 
 
 def has_autoattack() -> bool:
@@ -65,20 +67,18 @@ def _pretrained(
     return model, bundle, config
 
 
-def evaluate_all(
-    plan: Plan, out: Path, device: str, load: Callable[[TrainConfig], ImageData], say: Say
-) -> None:
+def evaluate_all(plan: Plan, out: Path, device: str, load: Callable[[TrainConfig], ImageData]) -> None:
     """Makes every evaluation that is not there yet; each is written at once, so that an interruption loses one at most."""
     for cell in plan.cells:
         if cell.checkpoint is not None and not (file := cell.pretrained_file(out)).exists():
-            say(f"testing {cell.checkpoint}")
+            logger.info(f"testing {cell.checkpoint}")
             model, bundle, config = _pretrained(plan, cell, load)
             attack = cell.attack or {"kind": "pgd", "steps": config.test.steps, "step": config.test.step}
             file.parent.mkdir(parents=True, exist_ok=True)
             _write(file, model, bundle, config, attack, device)
         for job, _ in _open_evaluations(plan, cell, out):
             assert cell.attack is not None
-            evaluate_run(job, out, cell.attack, plan.recipe.checkpoint, device, load, say)
+            evaluate_run(job, out, cell.attack, plan.recipe.checkpoint, device, load)
 
 
 def evaluate_run(
@@ -88,12 +88,11 @@ def evaluate_run(
     checkpoint: str,
     device: str,
     load: Callable[[TrainConfig], ImageData],
-    say: Say,
 ) -> Path:
     """The file with the evaluation of a run's checkpoint under an attack, which is made if it is not there yet."""
     file = job.evaluation_file(out, attack, checkpoint)
     if not file.exists():
-        say(f"testing {job.name} with {attack['kind']}")
+        logger.info(f"testing {job.name} with {attack['kind']}")
         model = load_checkpoint(_kept(job, out, checkpoint), choose_device(device))
         _write(file, model, load(job.config), job.config, attack, device)
     return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from cfol_fast import atomic, models
 from cfol_fast.data import ImageData
 from cfol_fast.data import load as load_data
 from cfol_fast.errors import InputError
+from cfol_fast.progress import printed
 from cfol_fast.recipes import evaluating, figures, render, runner, table
 from cfol_fast.recipes.page import write_page
 from cfol_fast.recipes.planning import Plan, plan, unique
@@ -19,11 +21,14 @@ from cfol_fast.reporting import picture_files
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 
+logger = logging.getLogger(__name__)
+
 
 def default_out(scale: str) -> Path:
     return Path("reproduction") / scale
 
 
+@printed()
 def reproduce(
     names: str | Path | Sequence[str | Path],
     scale: str = "paper",
@@ -36,13 +41,12 @@ def reproduce(
     download: bool = False,
     force: bool = False,
     quiet: bool = False,
-    say: runner.Say = print,
 ) -> list[Path]:
     """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex, .json and figures.
 
     Runs are shared through `out`/runs; what is there already is not trained again. parallel: so many runs at a time, 0 for one
     per GPU. checkpoints: column -> file, for recipes that compare with a model from elsewhere. force: continue interrupted runs
-    although the thread count or the instructions changed.
+    although the thread count or the instructions changed. quiet: no lines of the runs.
     """
     chosen = [names] if isinstance(names, (str, Path)) else list(names)
     folder = Path(out).expanduser() if out is not None else default_out(scale)
@@ -61,19 +65,21 @@ def reproduce(
     _make(folder / "runs")
     jobs = unique(job for item in plans for job in item.jobs())
     missing = [job for job in jobs if not job.finished(folder)]
-    say(f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}")
+    logger.info(
+        f"{len(jobs)} runs, {len(jobs) - len(missing)} of them finished already; in {folder / 'runs'}"
+    )
     for item in plans:
         for text in item.empty_columns():
-            say(f"without {text}")
+            logger.info(f"without {text}")
     if environments:
         # All recipes' runs together, so that no GPU waits for the end of a table.
-        runner.run_all(jobs, folder, environments, force, quiet, say)
+        runner.run_all(jobs, folder, environments, force, quiet)
     written = []
     for name, item in zip(chosen, plans, strict=True):
-        runner.run_all(item.jobs(), folder, [], force, quiet, say)
-        evaluating.evaluate_all(item, folder, device, loader, say)
+        runner.run_all(item.jobs(), folder, [], force, quiet)
+        evaluating.evaluate_all(item, folder, device, loader)
         written.append(write(item, folder, command_line(name, scale, folder, data, given)))
-        say(f"{item.recipe.name}: {written[-1] / 'table.md'}")
+        logger.info(f"{item.recipe.name}: {written[-1] / 'table.md'}")
     return written
 
 

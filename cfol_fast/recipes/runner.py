@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from cfol_fast.training import train
 from cfol_fast.training.offsets import fit_offsets
 from cfol_fast.training.signals import StopRequest
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 # With -m the log would begin with Python's warning that the package has imported this module already.
 WORKER = "import sys; from cfol_fast.recipes import runner; sys.exit(runner.main())"
@@ -57,7 +58,6 @@ def run_all(
     environments: Sequence[dict[str, str]],
     force: bool,
     quiet: bool,
-    say: Say,
     offsets: bool = False,
 ) -> None:
     """Trains every job that has no result yet; a run that was interrupted continues. offsets: and fits class offsets on each."""
@@ -66,10 +66,10 @@ def run_all(
         return
     (out / "runs").mkdir(parents=True, exist_ok=True)
     if environments:
-        _in_processes(todo, out, list(environments), force, say, offsets)
+        _in_processes(todo, out, list(environments), force, offsets)
         return
     for i, job in enumerate(todo):
-        say(f"run {i + 1} of {len(todo)}: {job.name}")
+        logger.info(f"run {i + 1} of {len(todo)}: {job.name}")
         carry_out(job, out, force, quiet, offsets)
 
 
@@ -92,7 +92,7 @@ def _carry_out(config: TrainConfig, force: bool, quiet: bool, offsets: bool) -> 
 
 
 def _in_processes(
-    todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, say: Say, offsets: bool = False
+    todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, offsets: bool = False
 ) -> None:
     """Each worker takes the next run as soon as it is free. A failed run stops new ones; those under way are finished."""
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
@@ -111,7 +111,7 @@ def _in_processes(
                     job.config.out = str(job.folder(out))
                     process = _start(job, place, out / "runs" / f"{job.name}.log", force, offsets)
                     running.append((process, job, place))
-                    say(f"started {job.name} ({', '.join(f'{k}={v}' for k, v in place.items())})")
+                    logger.info(f"started {job.name} ({', '.join(f'{k}={v}' for k, v in place.items())})")
                 if failed:
                     waiting.clear()
                 time.sleep(POLL_SECONDS)
@@ -123,7 +123,7 @@ def _in_processes(
                     process.communicate()
                     free.append(place)
                     if process.returncode == 0:
-                        say(f"finished {job.name}")
+                        logger.info(f"finished {job.name}")
                     else:
                         failed.append(job.name)
                         how = (
@@ -131,7 +131,7 @@ def _in_processes(
                             if process.returncode == -signal.SIGKILL
                             else f"ended with status {process.returncode}"
                         )
-                        say(f"{job.name} {how}: {_last_line(out / 'runs' / f'{job.name}.log')}")
+                        logger.error(f"{job.name} {how}: {_last_line(out / 'runs' / f'{job.name}.log')}")
         finally:
             _stop([process for process, _, _ in running])
     if failed:
@@ -186,17 +186,18 @@ def main() -> int:
     """A worker: its order comes on standard input. A bug of ours leaves its traceback in the log."""
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    try:
-        _carry_out(from_dict(order["config"]), order["force"], False, order["offsets"])
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + stopped.signal_number
-    except (InputError, TrainingFailed) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except Exception as error:
-        if (lack := memory.sentence(error, "reproduce")) is None:
-            raise
-        print(lack, file=sys.stderr)
-        return 1
+    with printed():
+        try:
+            _carry_out(from_dict(order["config"]), order["force"], False, order["offsets"])
+        except Stopped as stopped:
+            logger.error(str(stopped))
+            return 128 + stopped.signal_number
+        except (InputError, TrainingFailed) as error:
+            logger.error(str(error))
+            return 1
+        except Exception as error:
+            if (lack := memory.sentence(error, "reproduce")) is None:
+                raise
+            logger.error(lack)
+            return 1
     return 0

@@ -12,6 +12,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions, kept_runs, runner
 from cfol_fast.recipes.frontier import facts, keep_finished, plan, reproduce_frontier
 from cfol_fast.runs import predictions
+from tests.listening import listening
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_frontier_facts import same_as_the_images
 from tests.training.tiny import few_images
@@ -29,7 +30,8 @@ def carried_out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frontier")
     rows = tiny_frontier.write(folder / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
     said: list[str] = []
-    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=said.append, rows=rows)
+    with listening(said.append):
+        reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", rows=rows)
     yield folder, rows, said
     patch.undo()
 
@@ -102,7 +104,8 @@ def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):
     folder, rows, _ = carried_out
     monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained again"))
     said: list[str] = []
-    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=said.append, rows=rows)
+    with listening(said.append):
+        reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", rows=rows)
     assert any("4 runs, 4 of them there already" in line for line in said)
 
 
@@ -110,7 +113,7 @@ def test_another_machine_goes_on_with_the_runs_of_a_kept_file(carried_out, tmp_p
     """One run is missing in the file: it alone is trained, and the table is the same in all that the runs say."""
     folder, rows, _ = carried_out
     file = tmp_path / "runs.tar.xz"
-    keep_finished("mini", file, folder / "mini", rows=rows, say=lambda line: None)
+    keep_finished("mini", file, folder / "mini", rows=rows)
     kept = kept_runs.read(file)
     before = json.loads((folder / "mini/frontier/frontier.json").read_text())
     missing = before["rows"][1]["runs"][1]
@@ -123,7 +126,8 @@ def test_another_machine_goes_on_with_the_runs_of_a_kept_file(carried_out, tmp_p
 
     monkeypatch.setattr(runner, "carry_out", noted)
     out, said = tmp_path / "elsewhere", []
-    reproduce_frontier("mini", out, quiet=True, device="cpu", say=said.append, rows=rows, take=file)
+    with listening(said.append):
+        reproduce_frontier("mini", out, quiet=True, device="cpu", rows=rows, take=file)
     assert trained == [missing]
     assert f"{file}: {len(kept) - 1} finished runs taken" in said
     now = json.loads((out / "frontier/frontier.json").read_text())
@@ -135,16 +139,14 @@ def test_settings_of_the_small_scale_come_from_the_mini_scale(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     rows = tiny_frontier.write(tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL)
     with pytest.raises(InputError, match="settings come from the mini scale"):
-        reproduce_frontier("small", tmp_path / "small", say=lambda line: None, rows=rows)
+        reproduce_frontier("small", tmp_path / "small", rows=rows)
 
 
 def test_the_small_scale_says_which_data_it_needs(carried_out, tmp_path):
     folder, rows, _ = carried_out
     taken = folder / "mini/frontier/frontier.json"
     with pytest.raises(InputError, match="frontier needs the data set cifar10"):
-        reproduce_frontier(
-            "small", tmp_path / "x", settings=taken, device="cpu", say=lambda line: None, rows=rows
-        )
+        reproduce_frontier("small", tmp_path / "x", settings=taken, device="cpu", rows=rows)
 
 
 def test_an_interrupted_table_goes_on_where_it_stopped(carried_out, monkeypatch):
@@ -155,7 +157,7 @@ def test_an_interrupted_table_goes_on_where_it_stopped(carried_out, monkeypatch)
     before = file.read_bytes()
     file.unlink()
     monkeypatch.setattr(runner, "train", lambda *_, **__: None)
-    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", say=lambda line: None, rows=rows)
+    reproduce_frontier("mini", folder / "mini", quiet=True, device="cpu", rows=rows)
     assert json.loads(file.read_text())["offsets"] == json.loads(before)["offsets"]
 
 
@@ -169,7 +171,7 @@ def test_a_missing_autoattack_is_found_before_hours_of_training(tmp_path, monkey
     monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained"))
     monkeypatch.setattr("cfol_fast.recipes.evaluating.has_autoattack", lambda: False)
     with pytest.raises(InputError, match="frontier needs AutoAttack: pip install pyautoattack"):
-        reproduce_frontier("mini", tmp_path / "mini", device="cpu", say=lambda line: None, rows=rows)
+        reproduce_frontier("mini", tmp_path / "mini", device="cpu", rows=rows)
 
 
 def folder_of_images(top):
@@ -205,7 +207,7 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     monkeypatch.setattr("cfol_fast.recipes.evaluating._write", attacked)
     folder = reproduce_frontier(
         "small", tmp_path / "small", folder_of_images(tmp_path / "images"), settings=tmp_path / "mini.json",
-        quiet=True, device="cpu", say=lambda line: None, rows=rows,
+        quiet=True, device="cpu", rows=rows,
     )  # fmt: skip
     made = json.loads((folder / "frontier.json").read_text())
     assert (made["dataset"], made["rival"]) == ("folder", "lcvar")
@@ -226,7 +228,7 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     # The images lie elsewhere, on another machine: the runs are the same ones, and what is kept of them tells no path.
     keep_finished(
         "small", tmp_path / "kept.tar.xz", tmp_path / "small", tmp_path / "images",
-        settings=tmp_path / "mini.json", rows=rows, say=lambda line: None,
+        settings=tmp_path / "mini.json", rows=rows,
     )  # fmt: skip
     kept = kept_runs.read(tmp_path / "kept.tar.xz")
     assert kept.keys() == {run for row in made["rows"] for run in row["runs"]}
@@ -237,7 +239,7 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained"))
     folder = reproduce_frontier(
         "small", tmp_path / "again", tmp_path / "elsewhere", settings=tmp_path / "mini.json",
-        quiet=True, device="cpu", say=lambda line: None, rows=rows, take=tmp_path / "kept.tar.xz",
+        quiet=True, device="cpu", rows=rows, take=tmp_path / "kept.tar.xz",
     )  # fmt: skip
     assert json.loads((folder / "frontier.json").read_text())["rows"] == made["rows"]
     # Other images are other runs.

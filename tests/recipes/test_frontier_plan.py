@@ -13,6 +13,7 @@ from cfol_fast.recipes import planning
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
 from cfol_fast.sampling import step_size
 from tests.data import published_files as files
+from tests.listening import listening
 from tests.recipes import tiny_frontier
 from tests.recipes.test_results import RESULTS
 from tools.collection import read_kept
@@ -191,7 +192,8 @@ def test_a_folder_of_images_stands_for_cifar10(tmp_path):
 @pytest.mark.slow
 def test_the_papers_scale_prints_commands_and_trains_nothing(tmp_path):
     said: list[str] = []
-    assert reproduce_frontier("paper", tmp_path / "out", data="DIR", device="cpu", say=said.append) is None
+    with listening(said.append):
+        assert reproduce_frontier("paper", tmp_path / "out", data="DIR", device="cpu") is None
     assert not (tmp_path / "out").exists()
     commands = [line for line in said if line.startswith("cfol-fast train")]
     # The run of erm that lhcvar's levels come from, the settings, and the seeds.

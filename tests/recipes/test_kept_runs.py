@@ -14,6 +14,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_runs
 from cfol_fast.recipes.frontier import carrying_out, facts, plan
 from cfol_fast.runs.config import TrainConfig, to_dict
+from tests.listening import listening
 from tests.recipes import fake_frontier, tiny_frontier
 
 
@@ -168,7 +169,7 @@ def unfinished(tmp_path):
 def test_what_the_table_needs_is_kept_of_its_finished_runs_and_of_no_others(unfinished, tmp_path):
     _, out, rows, searched, first = unfinished
     file = tmp_path / "kept/runs.tar.xz"
-    assert carrying_out.keep_finished("mini", file, out, rows=rows, say=lambda line: None) == 6
+    assert carrying_out.keep_finished("mini", file, out, rows=rows) == 6
     kept = kept_runs.read(file)
     assert kept.keys() == {job.name for job in [*searched, *first]}
     records = {"config.json", "metrics.jsonl", "result.json", "predictions.json"}
@@ -183,7 +184,7 @@ def test_weights_are_not_kept_once_autoattack_has_been_there(unfinished, tmp_pat
     _, out, rows, _, first = unfinished
     attack = first[0].evaluation_file(out, carrying_out.ATTACK, facts.RULE)
     attack.write_text("{}")
-    carrying_out.keep_finished("mini", tmp_path / "x.tar.xz", out, rows=rows, say=lambda line: None)
+    carrying_out.keep_finished("mini", tmp_path / "x.tar.xz", out, rows=rows)
     assert kept_runs.read(tmp_path / "x.tar.xz")[first[0].name].keys() >= {attack.name, "offsets.json"}
     assert "checkpoints/best-average.pt" not in kept_runs.read(tmp_path / "x.tar.xz")[first[0].name]
 
@@ -191,20 +192,19 @@ def test_weights_are_not_kept_once_autoattack_has_been_there(unfinished, tmp_pat
 def test_a_run_without_its_offsets_is_not_finished(unfinished, tmp_path):
     _, out, rows, _, first = unfinished
     (first[1].folder(out) / "offsets.json").unlink()
-    assert (
-        carrying_out.keep_finished("mini", tmp_path / "x.tar.xz", out, rows=rows, say=lambda line: None) == 5
-    )
+    assert carrying_out.keep_finished("mini", tmp_path / "x.tar.xz", out, rows=rows) == 5
     assert first[1].name not in kept_runs.read(tmp_path / "x.tar.xz")
 
 
 def test_keeping_never_loses_what_the_file_has_of_another_machine(unfinished, tmp_path):
     place, out, rows, searched, first = unfinished
     file = tmp_path / "x.tar.xz"
-    carrying_out.keep_finished("mini", file, out, rows=rows, say=lambda line: None)
+    carrying_out.keep_finished("mini", file, out, rows=rows)
     here = tmp_path / "another machine"
     finished(place, here, searched[:1], worst=20)
     said = []
-    assert carrying_out.keep_finished("mini", file, here, rows=rows, say=said.append) == 6
+    with listening(said.append):
+        assert carrying_out.keep_finished("mini", file, here, rows=rows) == 6
     assert "6 runs, 0 of them new" in said[0]
     assert kept_runs.read(file).keys() == {job.name for job in [*searched, *first]}
 

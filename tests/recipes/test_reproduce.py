@@ -22,6 +22,7 @@ from cfol_fast.recipes import list_recipes, load_recipe, plan, reproduce
 from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.recipes.runner import workers
 from cfol_fast.runs.config import TrainConfig
+from tests.listening import listening
 
 TINY = """\
 title = "Tiny: two methods, two steps an epoch"
@@ -68,10 +69,6 @@ def table_of(folder: Path) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("seconds", "command")}
 
 
-def silent(text: str) -> None:
-    pass
-
-
 def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "cfol_fast", "reproduce", *map(str, words)]
 
@@ -81,7 +78,7 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(
     tiny: Path, images: Path, tmp_path: Path
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    (expected,) = reproduce(tiny, "mini", whole, images, quiet=True, say=silent)
+    (expected,) = reproduce(tiny, "mini", whole, images, quiet=True)
 
     process = subprocess.Popen(
         command(tiny, "--scale", "mini", "--out", broken, "--data", images),
@@ -95,7 +92,7 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(
     assert not (broken / "tiny").exists()
     assert not all(job.finished(broken) for job in plan(load_recipe(tiny), "mini", images).jobs())
 
-    (found,) = reproduce(tiny, "mini", broken, images, quiet=True, say=silent)
+    (found,) = reproduce(tiny, "mini", broken, images, quiet=True)
     assert table_of(found) == table_of(expected)
     assert (found / "robust.svg").exists()
     erm = table_of(found)["blocks"][0]["entries"][0]
@@ -107,11 +104,13 @@ def test_what_is_there_is_not_trained_again(
     tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True, say=lines.append)
+    with listening(lines.append):
+        (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True)
     assert lines[0].startswith("2 runs, 0 of them finished already")
     (folder / "table.json").unlink()
     monkeypatch.setattr("cfol_fast.recipes.runner.carry_out", lambda *_: pytest.fail("trained again"))
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, say=lines.append)
+    with listening(lines.append):
+        (folder,) = reproduce(tiny, "mini", tmp_path / "out", images)
     assert any(line.startswith("2 runs, 2 of them finished already") for line in lines)
     assert (folder / "table.json").exists()
 
@@ -121,8 +120,8 @@ def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     tiny: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    (folder,) = reproduce(tiny, "mini", out, images, parallel=2, device="cpu", say=silent)
-    single = reproduce(tiny, "mini", tmp_path / "single", images, quiet=True, say=silent)[0]
+    (folder,) = reproduce(tiny, "mini", out, images, parallel=2, device="cpu")
+    single = reproduce(tiny, "mini", tmp_path / "single", images, quiet=True)[0]
     assert table_of(folder) == table_of(single)
     assert not any("Warning" in log.read_text(encoding="utf-8") for log in (out / "runs").glob("*.log"))
 
@@ -130,7 +129,7 @@ def test_runs_can_go_in_parallel_and_a_failed_one_is_named(
     (job.folder(out) / "result.json").unlink()
     (job.folder(out) / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(TrainingFailed, match=job.name):
-        reproduce(tiny, "mini", out, images, parallel=1, device="cpu", say=silent)
+        reproduce(tiny, "mini", out, images, parallel=1, device="cpu")
     assert "broken JSON" in (out / "runs" / f"{job.name}.log").read_text(encoding="utf-8")
 
 
@@ -144,10 +143,10 @@ def test_a_stopped_parallel_reproduction_stops_its_runs_and_continues(
         if text.startswith("started"):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped) as stopped:
-        reproduce(tiny, "mini", out, images, parallel=1, device="cpu", say=stop_at_the_first_start)
+    with pytest.raises(Stopped) as stopped, listening(stop_at_the_first_start):
+        reproduce(tiny, "mini", out, images, parallel=1, device="cpu")
     assert stopped.value.signal_number == signal.SIGTERM
-    (folder,) = reproduce(tiny, "mini", out, images, quiet=True, say=silent)
+    (folder,) = reproduce(tiny, "mini", out, images, quiet=True)
     assert table_of(folder)["runs"]
 
 
@@ -159,20 +158,20 @@ def test_another_attack_is_tested_once_and_kept(
         TINY.replace("\nclaims", '\nattack = { kind = "pgd", eps = "1/255", steps = 2 }\nclaims'),
         encoding="utf-8",
     )
-    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True, say=silent)
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, quiet=True)
     files = sorted((tmp_path / "out" / "runs").glob("*/eval-pgd-*.json"))
     assert len(files) == 2
     saved = json.loads(files[0].read_text(encoding="utf-8"))
     assert saved["attack"]["eps"] == pytest.approx(1 / 255)
     before = table_of(folder)
     monkeypatch.setattr("cfol_fast.evaluation.evaluate", lambda *_, **__: pytest.fail("tested again"))
-    assert table_of(reproduce(tiny, "mini", tmp_path / "out", images, say=silent)[0]) == before
+    assert table_of(reproduce(tiny, "mini", tmp_path / "out", images)[0]) == before
 
     # A run that was stored without its checkpoints cannot be tested again.
     files[0].unlink()
     (files[0].parent / "checkpoints" / "best-average.pt").unlink()
     with pytest.raises(InputError, match=r"best-average\.pt"):
-        reproduce(tiny, "mini", tmp_path / "out", images, say=silent)
+        reproduce(tiny, "mini", tmp_path / "out", images)
 
 
 PRETRAINED = TINY.replace(
@@ -186,9 +185,7 @@ def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, images: Pa
     tiny.write_text(PRETRAINED, encoding="utf-8")
     checkpoint = tmp_path / "given.pt"
     torch.save(models.create("demo-cnn@0.25", 4, 12, 3).state_dict(), checkpoint)
-    (folder,) = reproduce(
-        tiny, "mini", tmp_path / "out", images, checkpoints={"erm": checkpoint}, quiet=True, say=silent
-    )
+    (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, checkpoints={"erm": checkpoint}, quiet=True)
     table = table_of(folder)
     assert len(table["runs"]) == 1
     column = table["blocks"][0]["entries"][0]
@@ -259,7 +256,7 @@ def test_autoattack_is_asked_for_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install pyautoattack"):
-        reproduce("autoattack", "mini", tmp_path, say=silent)
+        reproduce("autoattack", "mini", tmp_path)
 
 
 def test_parallel_takes_the_gpus_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,15 @@ Every step leaves its result in a file and skips what is there, so that the same
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError
+from cfol_fast.progress import printed
 from cfol_fast.recipes import evaluating, runner
 from cfol_fast.recipes.frontier import facts, keeping, plan, writing
 from cfol_fast.recipes.frontier.keeping import Carrier
@@ -22,6 +24,8 @@ from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.runs.json_files import made_from, read_object
 from cfol_fast.runs.run_folder import is_old
 
+logger = logging.getLogger(__name__)
+
 NAME = "frontier"
 SEARCHED = {
     "row!": str, "settings!": {str: object}, "chosen!": bool, "holdout!": {"average!": float, "tail!": float, "worst!": float},
@@ -30,6 +34,7 @@ FACTS = "frontier.json"
 AUTOATTACK_IMAGES_PER_CLASS = 100
 
 
+@printed()
 def reproduce_frontier(
     scale: str,
     out: str | Path | None = None,
@@ -41,7 +46,6 @@ def reproduce_frontier(
     download: bool = False,
     force: bool = False,
     quiet: bool = False,
-    say: runner.Say = print,
     rows: Path = plan.FILE,
     take: str | Path | None = None,
 ) -> Path | None:
@@ -53,16 +57,17 @@ def reproduce_frontier(
     """
     place = _place(rows, scale, data, device, download)
     if scale == "paper":
-        print_commands(place, say)
+        for line in commands(place):
+            logger.info(line)
         return None
     folder = _folder(out, scale)
-    carrier = Carrier(place, folder, runner.workers(parallel, device), force, quiet, say)
+    carrier = Carrier(place, folder, runner.workers(parallel, device), force, quiet)
     taken = _taken_over(settings, folder, place.scale.settings_from)
     load = Loader()
     _check_data(place, load)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     if take is not None:
-        keeping.take(Path(take).expanduser(), folder, say)
+        keeping.take(Path(take).expanduser(), folder)
     # Whoever has one of its results had it, or took it over.
     had = [path for path in (folder / "runs").glob("*/eval-autoattack-*.json") if not is_old(path.parent)]
     needed = _attacked(place.table, None) and not had
@@ -93,10 +98,11 @@ def reproduce_frontier(
     target.mkdir(parents=True, exist_ok=True)
     atomic.write_json(target / FACTS, found)
     writing.write(found, target, folder / "runs")
-    say(f"{NAME}: {target / 'table.md'}")
+    logger.info(f"{NAME}: {target / 'table.md'}")
     return target
 
 
+@printed()
 def keep_finished(
     scale: str,
     file: str | Path,
@@ -104,7 +110,6 @@ def keep_finished(
     data: str | Path | None = None,
     *,
     settings: str | Path | None = None,
-    say: runner.Say = print,
     rows: Path = plan.FILE,
 ) -> int:
     """Writes what the table needs of its finished runs to one file, also while others are trained, and returns their number.
@@ -115,7 +120,7 @@ def keep_finished(
     if scale == "paper":
         raise InputError("at the paper's scale nothing is trained here: there are no runs to keep")
     with made_from(folder / "runs"):
-        carrier = keeping.Noting(place, folder, [], force=False, quiet=True, say=say)
+        carrier = keeping.Noting(place, folder, [], force=False, quiet=True)
         with contextlib.suppress(keeping.Unfinished):
             made = _choose(carrier, _taken_over(settings, folder, place.scale.settings_from))
             for name, of_row in made.jobs.items():
@@ -257,7 +262,7 @@ def _autoattack(carrier: Carrier, made: Chosen, load: Loader) -> dict[str, dict[
     for name in _attacked(carrier.place.table, made.rival):
         if name in made.jobs:
             file = evaluating.evaluate_run(
-                made.jobs[name][0], carrier.out, ATTACK, facts.RULE, carrier.place.device, load, carrier.say
+                made.jobs[name][0], carrier.out, ATTACK, facts.RULE, carrier.place.device, load
             )
             found[name] = read_object(file)
     return found
@@ -271,29 +276,29 @@ def _budget(job: Job, load: Loader, levels: bool) -> dict[str, int]:
     return plan.passes(config, images - held, held, levels)
 
 
-def print_commands(place: Place, say: runner.Say) -> None:
+def commands(place: Place) -> Iterator[str]:
     """What to run on a GPU: one command for each run, the settings to choose from first."""
     table, seeds = place.table, place.scale.seeds
-    say(f"# {table.title}: {place.scale.title}")
-    say(
+    yield f"# {table.title}: {place.scale.title}"
+    yield (
         f"# First the settings, on seed {table.search_seed} (choose by the hold-out's worst class at the best average; the best of "
         f"{', '.join(row.name for row in table.rows if row.rival)} is the rival):"
     )
     if any(plan.BY_ERM in settings for row in table.rows for settings in row.grid):
-        say(
+        yield (
             "# LEVELS: one for each class, [l,l,...], low + (high - low) * its accuracy under attack on this run's hold-out"
         )
-        say(plan.command(place.search_run(table.row(ERM), {}), place.data))
+        yield plan.command(place.search_run(table.row(ERM), {}), place.data)
     for row in table.rows:
         for settings in row.grid if row.searched else []:
-            say(_said(place, row, settings, None)[0])
-    say(f"# Then seeds {', '.join(map(str, seeds))} of each row; shown with the middle of its settings:")
+            yield _said(place, row, settings, None)[0]
+    yield f"# Then seeds {', '.join(map(str, seeds))} of each row; shown with the middle of its settings:"
     for row in table.rows:
         for seed in seeds:
             line, run = _said(place, row, row.grid[len(row.grid) // 2], seed)
-            say(line)
-            say(f"cfol-fast offsets {run}")
-    say(
+            yield line
+            yield f"cfol-fast offsets {run}"
+    yield (
         f"# AutoAttack on {AUTOATTACK_IMAGES_PER_CLASS} images of each of the ten classes; RIVAL: the rival's run of seed {seeds[0]}"
     )
     runs = [
@@ -301,7 +306,7 @@ def print_commands(place: Place, say: runner.Say) -> None:
         for row in map(table.row, table.autoattack)
     ]
     for run in [*runs, *(["runs/RIVAL"] if any(row.rival for row in table.rows) else [])]:
-        say(
+        yield (
             f"cfol-fast eval {run} --checkpoint {facts.RULE} --attack autoattack --limit {10 * AUTOATTACK_IMAGES_PER_CLASS} "
             f"--json {run}/eval-autoattack.json"
         )
@@ -325,12 +330,12 @@ def _command(scale: str, data: str | Path | None) -> str:
     )
 
 
-def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = print) -> None:
+def dry_run(scale: str, out: Path | None, data: Path | None) -> Iterator[str]:
     """Which runs of the search are there; those of the table follow from what it chooses."""
     place, folder = _place(plan.FILE, scale, data), _folder(out, scale)
     table = place.table
     if place.scale.settings_from is not None:
-        say(
+        yield (
             f"no search: settings and rows come from the {place.scale.settings_from} scale; then {plan.outline(table, place.scale)[0]} runs, "
             f"in {folder / 'runs'}"
         )
@@ -339,11 +344,11 @@ def dry_run(scale: str, out: Path | None, data: Path | None, say: runner.Say = p
     for row in table.rows:
         for settings in row.grid if row.searched else []:
             if plan.BY_ERM in settings:
-                say(f"later    {row.name} {settings}: the levels follow from a run of {ERM}")
+                yield f"later    {row.name} {settings}: the levels follow from a run of {ERM}"
                 continue
             job = place.search_run(row, settings)
             count, missing = count + 1, missing + (not job.finished(folder))
-            say(f"{'there  ' if job.finished(folder) else 'missing'}  {job.name}  {settings}")
-    say(
+            yield f"{'there  ' if job.finished(folder) else 'missing'}  {job.name}  {settings}"
+    yield (
         f"{count} runs of the search, {missing} missing, in {folder / 'runs'}; then the seeds of {len(table.rows)} rows"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from cfol_fast.recipes import kept_runs, runner
 from cfol_fast.recipes.frontier.plan import Place
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs.run_folder import GALLERY, OFFSETS
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -21,12 +24,11 @@ class Carrier:
     environments: list[dict[str, str]]
     force: bool
     quiet: bool
-    say: runner.Say
 
     def train(self, jobs: Sequence[Job], what: str, offsets: bool = False) -> None:
         missing = sum(not job.finished(self.out) for job in jobs)
-        self.say(f"{what}: {len(jobs)} runs, {len(jobs) - missing} of them there already")
-        runner.run_all(jobs, self.out, self.environments, self.force, self.quiet, self.say, offsets)
+        logger.info(f"{what}: {len(jobs)} runs, {len(jobs) - missing} of them there already")
+        runner.run_all(jobs, self.out, self.environments, self.force, self.quiet, offsets)
 
 
 class Unfinished(Exception):
@@ -60,15 +62,15 @@ class Noting(Carrier):
         held = kept_runs.read(file) if file.exists() else {}
         runs = {**held, **self.noted}
         kept_runs.write(file, runs)
-        self.say(
+        logger.info(
             f"{file}: {len(runs)} runs, {len(runs.keys() - held.keys())} of them new, {file.stat().st_size / 1e6:.2f} MB"
         )
         return len(runs)
 
 
-def take(file: Path, out: Path, say: runner.Say) -> None:
+def take(file: Path, out: Path) -> None:
     """Puts the runs of a file where they would have been trained."""
     taken, strange = kept_runs.take(file, out / "runs")
-    say(f"{file}: {len(taken)} finished runs taken")
+    logger.info(f"{file}: {len(taken)} finished runs taken")
     if strange:
-        say(f"left out, since this version gives them another name: {', '.join(strange)}")
+        logger.info(f"left out, since this version gives them another name: {', '.join(strange)}")
