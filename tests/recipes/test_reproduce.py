@@ -181,11 +181,17 @@ PRETRAINED = TINY.replace(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_given_by_path_takes_a_columns_place(tiny: Path, images: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_given_by_path_takes_a_columns_place(
+    tiny: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny.write_text(PRETRAINED, encoding="utf-8")
     checkpoint = tmp_path / "given.pt"
     torch.save(models.create("demo-cnn@0.25", 4, 12, 3).state_dict(), checkpoint)
     (folder,) = reproduce(tiny, "mini", tmp_path / "out", images, checkpoints={"erm": checkpoint}, quiet=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("1 runs, 0 of them finished already")
+    assert said[-1].startswith("tiny: ")
+    assert not any(line.startswith("epoch") for line in said)
     table = table_of(folder)
     assert len(table["runs"]) == 1
     column = table["blocks"][0]["entries"][0]
