@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.attacks import heap, proof
+from cfol_fast.attacks import heap, proof, tracing
 from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.tracing import Frozen, Plan, Record, record_for
 from cfol_fast.errors import InputError
@@ -129,6 +129,23 @@ def agree(model: nn.Module, x: Tensor, ranks: Ranks, number: int) -> None:
             wanted = bool(ranks.largest(torch.tensor(int(wanted))))
         if wanted:
             settle(record, model, case, ranks.from_first(lambda: why_not_fast(model, record, x)))
+
+
+def decide_for_all(model: nn.Module, x: Tensor | None, ranks: Ranks) -> None:
+    """Before ranks share an evaluation: the first makes a proof, on x, and all take its outcome. The attacks are made within `proof.paused`."""
+    model = bare(model)
+    with evaluation_mode(model):
+
+        def prove() -> dict[str, Any] | None:
+            record = record_for(model)
+            if x is not None and record.plan is not None and proof.possible(x):
+                settle(record, model, proof.case_of(x), why_not_fast(model, record, x))
+            return tracing.outcome(model)
+
+        found = ranks.from_first(prove)
+        if not ranks.is_first:
+            record_for(model)
+            tracing.adopt(model, found)
 
 
 def why_not_fast(model: nn.Module, record: Record, x: Tensor) -> str | None:

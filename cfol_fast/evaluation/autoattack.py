@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from cfol_fast import atomic
 from cfol_fast.attacks.attack import check_radius
 from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.frozen import Network, bare, evaluation_mode, frozen
+from cfol_fast.attacks.frozen import Network, bare, decide_for_all, evaluation_mode, frozen
 from cfol_fast.attacks.outputs import logits_in
+from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.rows import Rows, check_complete
 from cfol_fast.evaluation.sharing import fingerprint, model_fingerprint, one_round
@@ -124,6 +125,10 @@ class AutoAttack:
         if state.choices:
             choices().pin(state.choices)
         adversary = None
+        if ranks.size > 1 and self.fast:
+            with one_round(ranks):
+                adversary = self._adversary(x, device)
+            decide_for_all(adversary.model.model, x[:8].to(device), ranks)
         for number, name in enumerate(self.attacks):
             if number < state.attack:
                 continue
@@ -134,7 +139,8 @@ class AutoAttack:
                 with one_round(ranks) as this:
                     for piece in round_of[ranks.rank : ranks.rank + 1]:
                         adversary = adversary or self._adversary(x, device)
-                        this.found = self._attack(adversary, name, x[piece], y[piece], device)
+                        with paused() if ranks.size > 1 else contextlib.nullcontext():
+                            this.found = self._attack(adversary, name, x[piece], y[piece], device)
                 for piece, (found, twice) in zip(round_of, this.all, strict=False):
                     state.attacked.fill(piece, torch.tensor(found), state.batch)
                     state.predictions[piece] = torch.tensor(found)

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks.attack import Attack
-from cfol_fast.attacks.frozen import bare
+from cfol_fast.attacks.frozen import bare, decide_for_all
+from cfol_fast.attacks.pgd import PGD
+from cfol_fast.attacks.proof import paused
 from cfol_fast.data.source import Batch, Source, every_nth_batch
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.evaluation.readers import loader_in
@@ -73,16 +75,27 @@ def over_batches(
     """Lets `work` compute this rank's batches, given their numbers; what it returns for each is plain Python, and not None.
 
     Yields what the ranks found in each round of batches, in the batches' order. between: called on every rank before each round.
+    Of many ranks the first one proves the fast networks of the attacks, on its first batch, for all.
     """
     states, number = RandomStates(attacks, ranks), 0
     mine = batches_of_rank(ranks, source, batch_size, attacks)
+    waiting: tuple[int, Batch] | None = None
+    if ranks.size > 1:
+        with one_round(ranks):
+            waiting = next(mine, None)
+        for one in attacks:
+            if isinstance(one, PGD) and one.fast:
+                images = None if waiting is None else waiting[1][1].to(one.rng.device)
+                decide_for_all(one.model, images, ranks)
     while True:
         with one_round(ranks) as this:
             between()
-            number, batch = next(mine, (number, None))
+            number, batch = waiting or next(mine, (number, None))
+            waiting = None
             if batch is not None:
                 states.go_to(number)
-                this.found = work(number, batch, states)
+                with paused() if ranks.size > 1 else contextlib.nullcontext():
+                    this.found = work(number, batch, states)
         computed = [found for found in this.all if found is not None]
         if not computed:
             break

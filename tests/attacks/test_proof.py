@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cfol_fast import PGD, evaluate, models
 from cfol_fast.attacks import convolution, how, proof, tracing
+from cfol_fast.attacks.frozen import decide_for_all
 from cfol_fast.attacks.tracing import record_for
 from tests.attacks.changing_models import CHANGES, batch, make
 from tests.attacks.small_models import SmallNet, Trained, awaken
@@ -255,3 +256,14 @@ def test_no_network_of_ours_raises_an_alarm() -> None:
             model = awaken(models.create(name, 10))
             PGD(model, 0.03, steps=1)(torch.rand(16, 3, 32, 32), torch.zeros(16, dtype=torch.int64))
             assert how(model) == "fast"
+
+
+@pytest.mark.parametrize("reason", [None, "its logits are off"])
+def test_all_ranks_take_what_the_first_has_found(reason: str | None) -> None:
+    first, mine = make(), make()
+    PGD(first, 0.1, steps=1)(x, y)
+    ranks = SimpleNamespace(
+        size=2, is_first=False, from_first=lambda work: {**tracing.outcome(first), "reason": reason}
+    )
+    decide_for_all(mine, x, ranks)
+    assert how(mine) == ("fast" if reason is None else f"plain: {reason}")
