@@ -1,11 +1,13 @@
-"""Builds the two native libraries: `_ops` (tensor ops on torch's stable ABI, abi3) and `_host` (pybind11 objects).
+"""Builds the two native libraries: `_ops` (tensor ops on torch's stable ABI, abi3) and `_host` (pybind11
+objects).
 
-CUDA kernels are compiled wherever an nvcc is found (CUDA_HOME, PATH, or the nvidia-cuda-nvcc wheel); without one the same
-package is built for the CPU. Environment: CFOL_CUDA=0 forces a CPU build, FORCE_CUDA=1 makes a missing nvcc an error,
-TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX"), CFOL_NO_NVCC_WHEEL=1 ignores the wheel's nvcc, CXX chooses
-the C++ compiler.
+CUDA kernels are compiled wherever an nvcc is found (CUDA_HOME, PATH, or the nvidia-cuda-nvcc wheel); without
+one the same package is built for the CPU. Environment: CFOL_CUDA=0 forces a CPU build, FORCE_CUDA=1 makes a
+missing nvcc an error, TORCH_CUDA_ARCH_LIST chooses the architectures ("8.0;9.0+PTX"), CFOL_NO_NVCC_WHEEL=1
+ignores the wheel's nvcc, CXX chooses the C++ compiler.
 
-ninja drives the build: one build file lists every compile and link step, so that an unchanged source is not compiled again.
+ninja drives the build: one build file lists every compile and link step, so that an unchanged source is not
+compiled again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 # torch 2.13 and later.
 STABLE_ABI = "0x020d000000000000"
-# Those that the nvcc at hand does not know are left out: below 12.8 it refuses 10.0 and 12.0, and later GPUs run the PTX of 9.0.
+# Those that the nvcc at hand does not know are left out: below 12.8 it refuses 10.0 and 12.0, and later GPUs
+# run the PTX of 9.0.
 DEFAULT_ARCHITECTURES = "7.5;8.0;8.6;8.9;9.0+PTX;10.0;12.0+PTX"
 # Contraction is off on both sides: what decides a draw must be the same arithmetic on the CPU and on a GPU.
 CXX_FLAGS = [

@@ -1,8 +1,10 @@
-"""`python -m benchmarks`: every question in a process of its own, one after the other; writes the results files and the pages.
+"""`python -m benchmarks`: every question in a process of its own, one after the other; writes the results
+files and the pages.
 
-It does so under each setting (settings.py) in turn, into a file per machine and setting. A run that was interrupted, or in which a
-question failed, goes on when it is called again. `python -m benchmarks pgd epoch` asks only these again and keeps the other rows of
-this machine's files; `--setting avx2` asks under one setting alone; `--pages` asks nothing and writes the pages from the files.
+It does so under each setting (settings.py) in turn, into a file per machine and setting. A run that was
+interrupted, or in which a question failed, goes on when it is called again. `python -m benchmarks pgd epoch`
+asks only these again and keeps the other rows of this machine's files; `--setting avx2` asks under one
+setting alone; `--pages` asks nothing and writes the pages from the files.
 """
 
 from __future__ import annotations
@@ -85,7 +87,10 @@ def document(rows: list[Row]) -> dict[str, Any]:
 
 
 def kept(path: Path, new: list[Row]) -> list[Row]:
-    """The rows of the file. Those measured again replace the old ones; what the same question answered under other names goes."""
+    """The rows of the file.
+
+    Those measured again replace the old ones; what the same question answered under other names goes.
+    """
 
     def key(row: Row) -> tuple[str, str]:
         return row.name, row.against.removesuffix(FASTEST)
@@ -97,8 +102,8 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
 
 
 def updated(path: Path, new: list[Row], of: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The file with these rows; in a file of another run they are marked as measured again, with the packages that
-    have another version than the file says, and the rest stays as it was.
+    """The file with these rows; in a file of another run they are marked as measured again, with the packages
+    that have another version than the file says, and the rest stays as it was.
 
     of: the machine and the versions of the run, if it is not one of these rows alone.
     """

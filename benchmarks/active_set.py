@@ -1,4 +1,6 @@
-"""PGD-20 evaluation that leaves out examples already fooled, at 50 % robust accuracy, against PGD-20 on all of them."""
+"""PGD-20 evaluation that leaves out examples already fooled, at 50 % robust accuracy, against PGD-20 on all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def torchattacks_evaluation(
 
 
 def image_passes(model: nn.Module, evaluation: Callable[[], object]) -> tuple[int, int]:
-    """How many images went through the network and back, and how many through it alone. A model with a hook runs as it is, unfolded."""
+    """How many images went through the network and back, and how many through it alone.
+
+    A model with a hook runs as it is, unfolded.
+    """
     counted = {True: 0, False: 0}
 
     def note(module: nn.Module, inputs: object, logits: torch.Tensor) -> None:
@@ -77,8 +82,8 @@ def account(active: tuple[int, int], everything: tuple[int, int]) -> str:
     """Why the active set cannot be faster: the way back is taken to cost as much as the way there."""
     bound = (2 * everything[0] + everything[1]) / (2 * active[0] + active[1])
     return (
-        f"{active[0]:,} instead of {everything[0]:,} image passes forward and back, {active[1]:,} instead of {everything[1]:,} forward "
-        f"alone, which bounds the ratio to the same without at {bound:.2f}x"
+        f"{active[0]:,} instead of {everything[0]:,} image passes forward and back, {active[1]:,} instead of"
+        f" {everything[1]:,} forward alone, which bounds the ratio to the same without at {bound:.2f}x"
     )
 
 

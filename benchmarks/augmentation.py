@@ -1,4 +1,6 @@
-"""The paper's whole augmentation (crop, flip, colour jitter, rotation): CPU time per image at 32x32, against torchvision."""
+"""The paper's whole augmentation (crop, flip, colour jitter, rotation): CPU time per image at 32x32, against
+torchvision.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""AutoAttack, standard version, on a robust checkpoint: our evaluation against pyautoattack's own run on the plain model.
+"""AutoAttack, standard version, on a robust checkpoint: our evaluation against pyautoattack's own run on the
+plain model.
 
-Both get the same images in the same batches and take turns batch by batch. The flags of all images are compared, and each that
-differs is listed.
+Both get the same images in the same batches and take turns batch by batch. The flags of all images are
+compared, and each that differs is listed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from cfol_fast.evaluation import AutoAttack
 from cfol_fast.evaluation.autoattack import STANDARD
 
 EPS, TARGET = 0.1, 1.3
-# Of a thousand images; where the arithmetic differs by rounding, an image on the edge may fall to either side.
+# Of a thousand images; where the arithmetic differs by rounding, an image on the edge may fall to either
+# side.
 DIFFERENT = 0.003
 Run = Callable[[Tensor, Tensor], Tensor]
 
@@ -69,7 +71,8 @@ def measure(tiny: bool) -> list[Row]:
 
 
 def rows(model: nn.Module, x: Tensor, y: Tensor, batch: int, attacks: Sequence[str]) -> list[Row]:
-    # Tracing, the races of the layers and oneDNN's kernels come before the timing; one of the attacks needs all of them.
+    # Tracing, the races of the layers and oneDNN's kernels come before the timing; one of the attacks needs
+    # all of them.
     for make in (ours, theirs):
         make(model, STANDARD[:1])(x[:batch], y[:batch])
     runs = {"ours": ours(model, attacks), "theirs": theirs(model, attacks)}
@@ -82,7 +85,10 @@ def rows(model: nn.Module, x: Tensor, y: Tensor, batch: int, attacks: Sequence[s
             sums[name].cpu[0] += cpu
     mine, other = (torch.cat(flags[name]) for name in runs)
     name = f"AutoAttack {'standard' if attacks == STANDARD else 'in part'}, {len(x):,} images"
-    note = f"demo network after adversarial training, eps {EPS}; robust: ours {mine.float().mean():.1%}, theirs {other.float().mean():.1%}"
+    note = (
+        f"demo network after adversarial training, eps {EPS}; robust: ours {mine.float().mean():.1%}, theirs"
+        f" {other.float().mean():.1%}"
+    )
     against = "pyautoattack on the plain model"
     parts = f"in turns by batches of {batch}, the sum of all"
     return [

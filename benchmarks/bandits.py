@@ -1,4 +1,6 @@
-"""The bandits without native code: the same work batched in torch, one draw at a time in Python, and a sum tree in Python."""
+"""The bandits without native code: the same work batched in torch, one draw at a time in Python, and a sum
+tree in Python.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ class PythonTree:
 
 
 class ArrayTree:
-    """The tree of prioritised replay (rlcode/per and its many copies): one numpy array, walked down and up by recursion."""
+    """The tree of prioritised replay (rlcode/per and its many copies): one numpy array, walked down and up by
+    recursion.
+    """
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,4 +1,7 @@
-"""The attack and the whole step in bfloat16, against the peers under autocast. A processor without bfloat16 is told so instead."""
+"""The attack and the whole step in bfloat16, against the peers under autocast.
+
+A processor without bfloat16 is told so instead.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ STEP, USUAL = "whole CFOL-AT step in bfloat16, ResNet-18", "the usual way under 
 
 
 def why_not() -> str | None:
-    """Why bfloat16 is not measured here, or None. oneDNN emulates it where the processor has none, more slowly than float32."""
+    """Why bfloat16 is not measured here, or None. oneDNN emulates it where the processor has none, more
+    slowly than float32.
+    """
     if limits():
         return "this run is limited to AVX2, which has no bfloat16"
     if not cpu_flags() & set(INSTRUCTIONS):

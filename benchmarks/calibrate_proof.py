@@ -1,8 +1,10 @@
-"""`python -m benchmarks.calibrate_proof [NETWORK ...] [--images N]`: how far apart right networks are, which sets the limits of `attacks.proof`.
+"""`python -m benchmarks.calibrate_proof [NETWORK ...] [--images N]`: how far apart right networks are, which
+sets the limits of `attacks.proof`.
 
-For every network: the largest relative errors over the images, of logits and of input gradients, fast against plain, and the share of the
-images whose gradient is off by more than the limit. Weights are fresh ones with BatchNorm statistics as after training, or those of a
-checkpoint; images are uniform noise and smooth patterns, in [0, 1]. No question of the table: nothing here is timed.
+For every network: the largest relative errors over the images, of logits and of input gradients, fast against
+plain, and the share of the images whose gradient is off by more than the limit. Weights are fresh ones with
+BatchNorm statistics as after training, or those of a checkpoint; images are uniform noise and smooth
+patterns, in [0, 1]. No question of the table: nothing here is timed.
 """
 
 from __future__ import annotations
@@ -80,9 +82,10 @@ def main() -> None:
         limit = proof.GRADIENT[torch.float32]
         batches = (gradient[: len(gradient) // 8 * 8].view(-1, 8) > limit).sum(1)
         print(
-            f"{name}: {len(logits)} images; logits {float(logits.max()):.1e}; gradient: largest {float(gradient.max()):.1e}, "
-            f"median {float(gradient.median()):.1e}, 99 % {float(gradient.quantile(0.99)):.1e}, "
-            f"{int((gradient > limit).sum())} above {limit:g}, at most {int(batches.max())} of 8 at once",
+            f"{name}: {len(logits)} images; logits {float(logits.max()):.1e}; gradient: largest"
+            f" {float(gradient.max()):.1e}, median {float(gradient.median()):.1e}, 99 %"
+            f" {float(gradient.quantile(0.99)):.1e}, {int((gradient > limit).sum())} above {limit:g}, at most"
+            f" {int(batches.max())} of 8 at once",
             flush=True,
         )
 

@@ -18,7 +18,10 @@ def measure(tiny: bool) -> list[Row]:
     cfol, erm = OurStep(problem), OurStep(problem, "erm")
     timings = interleaved({"cfol": cfol, "bare": bare_passes(problem), "erm": erm}, 2 if tiny else 5)
     name = f"whole CFOL-AT step, ResNet-18, batch {problem.batch}"
-    passes = f"bare passes: {problem.steps} x (forward + input backward) + 1 x (forward + backward), eager, contiguous"
+    passes = (
+        f"bare passes: {problem.steps} x (forward + input backward) + 1 x (forward + backward), eager,"
+        " contiguous"
+    )
     rows = [faster(name, passes, timings["cfol"], timings["bare"], 1.15)]
     rows.append(cost(problem, cfol, erm, timings["cfol"].best, timings["erm"].best, tiny))
     small = replace(problem, network="demo-cnn", batch=4 if tiny else 128)
@@ -28,13 +31,16 @@ def measure(tiny: bool) -> list[Row]:
 
 
 def cost(problem: Problem, cfol: OurStep, erm: OurStep, step: float, erm_step: float, tiny: bool) -> Row:
-    """All of CFOL's sampling as a share of the step. It is measured alone: two timings of a whole step differ by more."""
+    """All of CFOL's sampling as a share of the step.
+
+    It is measured alone: two timings of a whole step differ by more.
+    """
     parts = {"cfol": bandit_only(cfol, problem.batch), "erm": bandit_only(erm, problem.batch)}
     timings = interleaved(parts, 2 if tiny else 9, at_least=0.0 if tiny else 0.02)
     counted = instructions.draw_and_update(tiny) if problem.network == "demo-cnn" else ""
     note = (
-        f"ours: draw + update, theirs: the step; the uniform sampler takes {seconds(timings['erm'].best)} itself; whole steps: "
-        f"CFOL {seconds(step)}, ERM {seconds(erm_step)}{counted}"
+        f"ours: draw + update, theirs: the step; the uniform sampler takes {seconds(timings['erm'].best)}"
+        f" itself; whole steps: CFOL {seconds(step)}, ERM {seconds(erm_step)}{counted}"
     )
     return at_most(
         f"what CFOL costs over ERM: its draw + update, {problem.network}, batch {problem.batch}",

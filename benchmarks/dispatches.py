@@ -1,4 +1,5 @@
-"""How many kernels a training step starts: counted by op, on the CPU as dispatches, on the path of a GPU as kernel launches.
+"""How many kernels a training step starts: counted by op, on the CPU as dispatches, on the path of a GPU as
+kernel launches.
 
 And with `--graph on`, where a step is a replay of what was captured: what the host starts then.
 """
@@ -21,7 +22,8 @@ from benchmarks.steps import OurStep, Problem, UsualStep
 from cfol_fast.attacks import cudnn
 from cfol_fast.training.capture import WARM_UP, CapturedStep
 
-# Launches of the native ops that have more than one (csrc/cuda): most advance a random state by a kernel of its own.
+# Launches of the native ops that have more than one (csrc/cuda): most advance a random state by a kernel of
+# its own.
 LAUNCHES = {
     "cfol_fast.exp3_draw": 3,
     "cfol_fast.exp3_update": 3,
@@ -36,7 +38,8 @@ FUSED = (torch.ops.aten.cudnn_convolution_relu.default, torch.ops.aten.cudnn_con
 
 
 class Counted(TorchDispatchMode):
-    """Counts the ops that start a kernel, backward passes included; views and allocations start none and are not counted.
+    """Counts the ops that start a kernel, backward passes included; views and allocations start none and are
+    not counted.
 
     launches: count kernel launches as on a GPU, where cuDNN adds a bias by a launch of its own.
     """
@@ -87,7 +90,9 @@ class Replayed:
 
 
 def with_graph(step: OurStep) -> tuple[int, int]:
-    """(replays, launches beside them) of one step of the loop under `--graph on`, after its warm-up and its capture."""
+    """(replays, launches beside them) of one step of the loop under `--graph on`, after its warm-up and its
+    capture.
+    """
     cuda: dict[str, Any] = {
         "CUDAGraph": Replayed,
         "graph": lambda graph, **options: nullcontext(),
@@ -110,7 +115,8 @@ def with_graph(step: OurStep) -> tuple[int, int]:
 def measure(tiny: bool) -> list[Row]:
     """On the CPU, and on the meta device, which takes the same path as a GPU without the arithmetic.
 
-    There twice: with what cuDNN fuses, and as where its trial fails; which it is, only that GPU knows. Counted, not measured on one.
+    There twice: with what cuDNN fuses, and as where its trial fails; which it is, only that GPU knows.
+    Counted, not measured on one.
     """
     problem = Problem("resnet18@0.125" if tiny else "resnet18", batch=2, images=100)
     rows = []
@@ -134,10 +140,14 @@ def measure(tiny: bool) -> list[Row]:
         if on_gpu:
             replays, others = with_graph(OurStep(replace(chosen, device="cpu")))
             note = (
-                f"{replays} replay and {others} launches beside it, against {total:,} launches without the graph and {usual:,} of the usual "
-                "way; a learning rate that changes in every step is one launch more"
+                f"{replays} replay and {others} launches beside it, against {total:,} launches without the"
+                f" graph and {usual:,} of the usual way; a learning rate that changes in every step is one"
+                " launch more"
             )
-            name = f"starts by the host per training step with --graph on, {network}, the path of a GPU (counted, not run on one)"
+            name = (
+                f"starts by the host per training step with --graph on, {network}, the path of a GPU"
+                " (counted, not run on one)"
+            )
             rows.append(at_most(name, "one replay", float(replays + others), 1, note))
     return rows
 

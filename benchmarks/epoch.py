@@ -1,6 +1,8 @@
-"""One epoch of CFOL-AT end to end, on the demo's network and the embedded images: the trainer against the usual way.
+"""One epoch of CFOL-AT end to end, on the demo's network and the embedded images: the trainer against the
+usual way.
 
-The usual way: PIL images in a `DataLoader` with its best number of workers, `torch.multinomial` for every batch, torchattacks' PGD.
+The usual way: PIL images in a `DataLoader` with its best number of workers, `torch.multinomial` for every
+batch, torchattacks' PGD.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class UsualDemo(UsualStep):
         self.use(model, memory_format)
 
     def one(self, x: Tensor, y: Tensor) -> None:
-        # The p of the draw is gone when a worker's batch arrives; the present one is what such code divides by.
+        # The p of the draw is gone when a worker's batch arrives; the present one is what such code divides
+        # by.
         p = 0.5 / 10 + 0.5 * torch.softmax(self.bandit.w, 0)
         self.train(x, y, p)
 

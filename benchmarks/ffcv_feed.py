@@ -30,7 +30,9 @@ def measure(tiny: bool) -> list[Row]:
 
 
 def trained_on(batches: Batches) -> None:
-    """Keeps a batch until the next one has come, as a training loop does: the next would be cheaper in memory that was just freed."""
+    """Keeps a batch until the next one has come, as a training loop does: the next would be cheaper in memory
+    that was just freed.
+    """
     for _batch in batches:
         pass
 

@@ -1,4 +1,6 @@
-"""Gather, flip and crop: CPU time per image at 32x32, against `unfold` in torch, FFCV on raw images, and PIL in a DataLoader."""
+"""Gather, flip and crop: CPU time per image at 32x32, against `unfold` in torch, FFCV on raw images, and PIL
+in a DataLoader.
+"""
 
 from __future__ import annotations
 

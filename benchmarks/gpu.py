@@ -1,4 +1,6 @@
-"""The step and the attack on a GPU: synchronised, eager and with `--compile`, and the peak memory. Without a GPU there are no rows.
+"""The step and the attack on a GPU: synchronised, eager and with `--compile`, and the peak memory.
+
+Without a GPU there are no rows.
 
 Written without a GPU at hand: until a results file with these rows exists, nothing here has been measured.
 """
@@ -80,7 +82,10 @@ def memory(problem: Problem) -> list[Row]:
         peaks[name] = torch.cuda.max_memory_allocated() - before
         del one
     ours, bare = peaks["ours"], peaks["bare"]
-    note = f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB; both with momentum, ours holds {problem.images:,} images, too"
+    note = (
+        f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB; both with momentum, ours holds"
+        f" {problem.images:,} images, too"
+    )
     return [at_most("GPU: peak memory of the step", "the bare passes with momentum", ours / bare, 1.0, note)]
 
 

@@ -1,4 +1,6 @@
-"""The images of the loading questions, and the loaders they are compared with, each in its usual best form."""
+"""The images of the loading questions, and the loaders they are compared with, each in its usual best
+form.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def written_beton(images: data.ImageSet, mode: str = "raw") -> Iterator[Path]:
 
 
 def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str = "QUASI_RANDOM") -> Any:
-    """FFCV's own loader: raw images from the page cache; with `augment`, its own flip and crop, and floats in [0, 1]."""
+    """FFCV's own loader: raw images from the page cache; with `augment`, its own flip and crop, and floats in
+    [0, 1].
+    """
     with using_ffcv():
         from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
         from ffcv.loader import OrderOption
@@ -97,7 +101,8 @@ def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str 
             pipeline += [ToTensor()]
         from cfol_fast.data.ffcv_feed import ReadOnlyLoader
 
-        # Two FFCV loaders in one process damage numba's tables when it ends; this one has the same reader without that.
+        # Two FFCV loaders in one process damage numba's tables when it ends; this one has the same reader
+        # without that.
         return ReadOnlyLoader(
             str(path),
             batch_size=batch,
@@ -118,7 +123,10 @@ class Scaled(torch.nn.Module):
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
-    """FFCV's batches. Without this an error in its thread would leave the caller waiting forever; here it is raised."""
+    """FFCV's batches.
+
+    Without this an error in its thread would leave the caller waiting forever; here it is raised.
+    """
     thread = iter(loader)
     while True:
         try:

@@ -1,4 +1,6 @@
-"""The first layer's input gradient, ReLU mask included: our op against torch's ops for the same, which call oneDNN."""
+"""The first layer's input gradient, ReLU mask included: our op against torch's ops for the same, which call
+oneDNN.
+"""
 
 from __future__ import annotations
 

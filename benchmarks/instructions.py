@@ -1,7 +1,8 @@
-"""How many instructions a draw and an update of the class bandit take, counted by callgrind: exact, and the same on a busy machine.
+"""How many instructions a draw and an update of the class bandit take, counted by callgrind: exact, and the
+same on a busy machine.
 
-`python -m benchmarks.instructions` prints the counts. Only the calls are counted, Python and torch's dispatcher included; importing
-torch happens before the counting starts.
+`python -m benchmarks.instructions` prints the counts. Only the calls are counted, Python and torch's
+dispatcher included; importing torch happens before the counting starts.
 """
 
 from __future__ import annotations

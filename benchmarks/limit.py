@@ -1,8 +1,10 @@
-"""How near PGD is to what the machine allows: PGD-7 against its convolutions alone, each the fastest way there is, in the same run.
+"""How near PGD is to what the machine allows: PGD-7 against its convolutions alone, each the fastest way
+there is, in the same run.
 
-Ways: both memory layouts, plain, with ReLU attached or with weights laid out beforehand, and for the gradient of the first layer our own
-op, too. Everything else that an attack does (losses, sums, masks, moving pixels, Python) is beyond the limit. An attack may be
-faster than it, where our convolutions by Winograd's sums are faster than the libraries': they are ways of a second limit.
+Ways: both memory layouts, plain, with ReLU attached or with weights laid out beforehand, and for the gradient
+of the first layer our own op, too. Everything else that an attack does (losses, sums, masks, moving pixels,
+Python) is beyond the limit. An attack may be faster than it, where our convolutions by Winograd's sums are
+faster than the libraries': they are ways of a second limit.
 """
 
 from __future__ import annotations
@@ -148,12 +150,17 @@ def limit(
         cpu += problem.steps * times * sum(timing.cpu_best for _, timing in best.values())
         passes = " + ".join(f"{seconds(timing.best)} ({way})" for way, timing in best.values())
         told.append(f"{times} x {layer}: {passes}")
-    note = f"CPU {whole.cpu_best / cpu:.2f}x, {len(whole.wall)} repetitions; forward + gradient: {', '.join(told)}"
+    note = (
+        f"CPU {whole.cpu_best / cpu:.2f}x, {len(whole.wall)} repetitions; forward + gradient:"
+        f" {', '.join(told)}"
+    )
     return at_most(title, against, whole.best / wall, target, note, whole.best, wall)
 
 
 def title_of(name: str) -> str:
-    """The limit comes first: a paragraph on PGD-7 against its peers does not explain a limit that was missed."""
+    """The limit comes first: a paragraph on PGD-7 against its peers does not explain a limit that was
+    missed.
+    """
     return f"the limit of {name}"
 
 

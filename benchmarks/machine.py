@@ -39,7 +39,9 @@ def cpu_model() -> str:
 
 
 def cpu_numbers() -> tuple[int, int] | None:
-    """Family and model, where Linux says them: virtual machines give processors of several generations the same name."""
+    """Family and model, where Linux says them: virtual machines give processors of several generations the
+    same name.
+    """
     family, model = (_cpu_fact(key) for key in ("cpu family", "model"))
     return (int(family), int(model)) if family and model else None
 
@@ -60,7 +62,9 @@ def instructions() -> str:
 
 
 def machine_name() -> str:
-    """The results file's name: CPU, cores, threads if they are not as many, where there is one the GPU, and the instruction set."""
+    """The results file's name: CPU, cores, threads if they are not as many, where there is one the GPU, and
+    the instruction set.
+    """
     parts = [cpu_model().replace("(R)", "")]
     if numbers := cpu_numbers():
         parts.append("family {} model {}".format(*numbers))

@@ -1,4 +1,6 @@
-"""Peak memory of a step, ours and the bare passes: each in a process of its own, above what that process had after importing."""
+"""Peak memory of a step, ours and the bare passes: each in a process of its own, above what that process had
+after importing.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,14 @@ def measure(tiny: bool) -> list[Row]:
         if tiny
         else Problem(batch=128, images=1000, steps=1)
     )
-    # In turns, and the median: the same calls need up to a tenth more or less memory from one process to the next.
+    # In turns, and the median: the same calls need up to a tenth more or less memory from one process to the
+    # next.
     peaks = [[peak_of(name, problem) for name in CONTESTANTS] for _ in range(1 if tiny else 5)]
     ours, bare = (statistics.median(each) for each in zip(*peaks, strict=True))
     note = (
-        f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB beyond the imports, medians of {len(peaks)} processes; both with momentum, ours holds {problem.images:,} images, "
-        "too (50,000 of this size would be 146 MiB); the number of PGD steps does not matter"
+        f"{ours / 2**20:,.0f} MiB against {bare / 2**20:,.0f} MiB beyond the imports, medians of {len(peaks)}"
+        f" processes; both with momentum, ours holds {problem.images:,} images, too (50,000 of this size"
+        " would be 146 MiB); the number of PGD steps does not matter"
     )
     name = f"peak memory of the step, ResNet-18, batch {problem.batch}, {problem.images:,} resident images"
     return [at_most(name, "the bare passes with momentum", ours / bare, 1.0, note)]

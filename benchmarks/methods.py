@@ -1,6 +1,8 @@
-"""What a method costs over its base: a whole step of every row of the table against a step of ERM, or of TRADES.
+"""What a method costs over its base: a whole step of every row of the table against a step of ERM, or of
+TRADES.
 
-The base of a row is the plain training with the same attack. And what the moving average of the weights costs, after every step.
+The base of a row is the plain training with the same attack. And what the moving average of the weights
+costs, after every step.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ def measure(tiny: bool) -> list[Row]:
                 f"a step of {base}",
                 timings[name].best / timings[base].best,
                 MOST,
-                f"whole steps, interleaved; medians {timings[name].median / timings[base].median:.2f}x, "
-                f"CPU {timings[name].cpu_best / timings[base].cpu_best:.2f}x, {len(timings[name].wall)} repetitions",
+                f"whole steps, interleaved; medians {timings[name].median / timings[base].median:.2f}x, CPU"
+                f" {timings[name].cpu_best / timings[base].cpu_best:.2f}x, {len(timings[name].wall)}"
+                " repetitions",
                 timings[name].best,
                 timings[base].best,
             )

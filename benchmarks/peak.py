@@ -1,10 +1,12 @@
-"""The share of the machine's peak that a whole CFOL-AT step reaches: its operations per second against those of a large sgemm.
+"""The share of the machine's peak that a whole CFOL-AT step reaches: its operations per second against those
+of a large sgemm.
 
-Counted are the multiplications and additions of the convolutions and matrix products in all of its passes: those of the attack's
-steps (forward, gradient of the input) and of the training pass (forward, gradients of the weights and of the inputs between). What a
-convolution's kernel has beyond the edge of the image, on the padding, is not counted: nothing needs to be computed there. A 3x3
-convolution counts its nine taps, also where Winograd's sums need four ninths of these multiplications. The step's
-time is that of everything it does. The sgemm is the faster of torch's (MKL's, which leaves AVX-512 alone on processors that are not
+Counted are the multiplications and additions of the convolutions and matrix products in all of its passes:
+those of the attack's steps (forward, gradient of the input) and of the training pass (forward, gradients of
+the weights and of the inputs between). What a convolution's kernel has beyond the edge of the image, on the
+padding, is not counted: nothing needs to be computed there. A 3x3 convolution counts its nine taps, also
+where Winograd's sums need four ninths of these multiplications. The step's time is that of everything it
+does. The sgemm is the faster of torch's (MKL's, which leaves AVX-512 alone on processors that are not
 Intel's) and oneDNN's. All are measured in the same run.
 """
 
@@ -37,7 +39,9 @@ NETWORKS: tuple[tuple[str, Problem, bool], ...] = (
 
 
 class Operations(TorchDispatchMode):
-    """Counts as torch's FlopCounterMode, which cannot follow `torch.autograd.grad` and counts the padding of convolutions."""
+    """Counts as torch's FlopCounterMode, which cannot follow `torch.autograd.grad` and counts the padding of
+    convolutions.
+    """
 
     total = 0
 
@@ -108,8 +112,10 @@ def question(name: str, problem: Problem, has_target: bool, tiny: bool) -> Row:
     rate = 2 * side**3 / sgemm.best
     needed, busy = work / rate, 2 * side**3 / sgemm.cpu_best
     note = (
-        f"{work / 1e9:,.4g} GFLOP, none on padding, all taps of what Winograd computes, in {problem.steps} x (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f} "
-        f"GFLOP/s, the step {work / step.best / 1e9:,.0f}; CPU {work / step.cpu_best / busy:.2f}x, {repetitions} repetitions"
+        f"{work / 1e9:,.4g} GFLOP, none on padding, all taps of what Winograd computes, in {problem.steps} x"
+        f" (forward + input gradient) + forward + backward; sgemm ({whose}) reaches {rate / 1e9:,.0f}"
+        f" GFLOP/s, the step {work / step.best / 1e9:,.0f}; CPU {work / step.cpu_best / busy:.2f}x,"
+        f" {repetitions} repetitions"
     )
     return Row(
         f"share of sgemm's peak that a CFOL-AT step reaches, {name}, batch {problem.batch}",

@@ -1,4 +1,6 @@
-"""The attack libraries behind one interface, each at its best: batched, no gradients of weights, without its own checks."""
+"""The attack libraries behind one interface, each at its best: batched, no gradients of weights, without its
+own checks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def installed(package: str) -> bool:
 
 
 def require(packages: tuple[str, ...], tiny: bool) -> list[str]:
-    """Those of `packages` that are installed. A real measurement needs all of them; a smoke test takes those that are there."""
+    """Those of `packages` that are installed.
+
+    A real measurement needs all of them; a smoke test takes those that are there.
+    """
     missing = [package for package in packages if not installed(package)]
     if missing and not tiny:
         sys.exit(f"these peers are not installed: {', '.join(missing)}; run: make bench-setup")

@@ -1,9 +1,13 @@
-"""Do our attacks find what others' find? PGD against torchattacks, foolbox and ART, AutoAttack against pyautoattack's own run.
+"""Do our attacks find what others' find?
 
-The same trained model, images, radius, step and start for all. Agreement means: the mean adversarial loss within 0.5 %, robust
-accuracy within one example in two hundred, AutoAttack's flags equal. Prints a table, writes JSON, exits with 1 on disagreement.
+PGD against torchattacks, foolbox and ART, AutoAttack against pyautoattack's own run.
 
-    .venv-bench/bin/python benchmarks/peers_agree.py [--out FILE] [--images 200] [--autoattack-images 32] [--small]
+The same trained model, images, radius, step and start for all. Agreement means: the mean adversarial loss
+within 0.5 %, robust accuracy within one example in two hundred, AutoAttack's flags equal. Prints a table,
+writes JSON, exits with 1 on disagreement.
+
+    .venv-bench/bin/python benchmarks/peers_agree.py [--out FILE] [--images 200] [--autoattack-images 32]
+        [--small]
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ Attack = Callable[[Tensor, Tensor], Tensor]
 
 
 def train(steps: int) -> nn.Module:
-    """The demo's network after some adversarial training in plain torch, so that not every attack succeeds at once."""
+    """The demo's network after some adversarial training in plain torch, so that not every attack succeeds at
+    once.
+    """
     torch.manual_seed(0)
     images = cf.data.load("fashion-mini").train
     x, y = images.images.permute(0, 3, 1, 2).float() / 255, images.labels

@@ -33,7 +33,9 @@ def measure(tiny: bool) -> list[Row]:
 
 
 class InBfloat16(nn.Module):
-    """The model under autocast, as users of these libraries give it to them: pixels and logits stay float32."""
+    """The model under autocast, as users of these libraries give it to them: pixels and logits stay
+    float32.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The native PGD step, which moves, projects and clamps in one pass over memory, against the same in torch's ops."""
+"""The native PGD step, which moves, projects and clamps in one pass over memory, against the same in torch's
+ops.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""`make bench-quick`: the five main questions in about two minutes, for contributors. It prints, writes nothing and needs no peers.
+"""`make bench-quick`: the five main questions in about two minutes, for contributors.
 
-The peer is plain eager PyTorch in its faster layout; fewer and smaller samples than `make bench`, so trust no second digit.
+It prints, writes nothing and needs no peers.
+
+The peer is plain eager PyTorch in its faster layout; fewer and smaller samples than `make bench`, so trust no
+second digit.
 """
 
 from __future__ import annotations

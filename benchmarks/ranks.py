@@ -1,4 +1,6 @@
-"""Many processes: a step on two of one thread each against one of two threads, what the bandit sends, and what a draw costs a rank."""
+"""Many processes: a step on two of one thread each against one of two threads, what the bandit sends, and
+what a draw costs a rank.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ SAMPLERS: dict[str, Callable[..., Any]] = {
 
 
 class TwoProcesses:
-    """Two ranks of one thread each, with a trainer; calling it takes one step on both. They sleep while nobody calls."""
+    """Two ranks of one thread each, with a trainer; calling it takes one step on both.
+
+    They sleep while nobody calls.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._open = ExitStack()
@@ -75,7 +80,8 @@ def serve(rank: int, folder: str, problem: Problem, pipe: Connection) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
     step = OurStep(problem)
-    # As the training loop does before its first step: otherwise both would race at the same time, for the same cores.
+    # As the training loop does before its first step: otherwise both would race at the same time, for the
+    # same cores.
     step.trainer.agree_on_choices()
 
     def whole_step() -> None:
@@ -104,7 +110,9 @@ class CountingRanks(Ranks):
 
 
 def bandit(step: OurStep) -> tuple[int, float]:
-    """(bytes, seconds) of one update: the ranks are together when it begins, so that none waits for another's step."""
+    """(bytes, seconds) of one update: the ranks are together when it begins, so that none waits for another's
+    step.
+    """
     sampler, labels = step.trainer.sampler, step.trainer.images.labels
     before, sampler.ranks = sampler.ranks, CountingRanks(dist.get_rank(), PROCESSES)
     idx = sampler.draw(8)
@@ -147,8 +155,8 @@ def steps_and_share(problem: Problem, tiny: bool) -> list[Row]:
             f"1 process of {PROCESSES} threads",
             ours.best / theirs.best,
             SLOWER,
-            f"CFOL-AT, 2 shards of {problem.batch // 2} against 1 of {problem.batch}, gloo; medians {ours.median / theirs.median:.2f}x, "
-            f"{len(ours.wall)} repetitions",
+            f"CFOL-AT, 2 shards of {problem.batch // 2} against 1 of {problem.batch}, gloo; medians"
+            f" {ours.median / theirs.median:.2f}x, {len(ours.wall)} repetitions",
             ours.best,
             theirs.best,
         ),
@@ -175,8 +183,8 @@ def steps_and_share(problem: Problem, tiny: bool) -> list[Row]:
 def draws(tiny: bool) -> list[Row]:
     """One process computes what each rank computes: the draw of all ranks, of which it takes its slots.
 
-    The draw grows with the ranks and a rank's network does not. What counts is therefore its share of a rank's step, here the shortest
-    step of the table.
+    The draw grows with the ranks and a rank's network does not. What counts is therefore its share of a
+    rank's step, here the shortest step of the table.
     """
     sizes = (1, 2) if tiny else (1, 2, 4, 8)
     problem = tiny_of(DEMO) if tiny else DEMO
@@ -198,8 +206,9 @@ def draws(tiny: bool) -> list[Row]:
                 f"a rank's whole step, demo network, batch {problem.batch}, which does not grow with ranks",
                 best[sizes[-1]] / step,
                 SHARE,
-                f"{best[sizes[-1]] / best[1]:.2f}x the draw of one rank alone, exponent {exponent(sizes, list(best.values())):.2f}; what one rank "
-                f"computes, by the number of ranks: {note}",
+                f"{best[sizes[-1]] / best[1]:.2f}x the draw of one rank alone, exponent"
+                f" {exponent(sizes, list(best.values())):.2f}; what one rank computes, by the number of"
+                f" ranks: {note}",
                 best[sizes[-1]],
                 step,
             )

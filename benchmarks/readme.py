@@ -1,6 +1,8 @@
-"""The pages that are written from the results files: the table here, a page per file, the main results in the project's README.
+"""The pages that are written from the results files: the table here, a page per file, the main results in the
+project's README.
 
-A file belongs to one machine and one instruction set. Pages put files side by side, a column each, and never mix them.
+A file belongs to one machine and one instruction set. Pages put files side by side, a column each, and never
+mix them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ RESULTS = Path(__file__).parent / "results"
 # In the folder of results, but not one of a machine.
 OTHERS = ("peers_agree.json",)
 
-# The rows in the project's README: the beginning of a row's name, and what it was compared with ("": the fastest peer).
+# The rows in the project's README: the beginning of a row's name, and what it was compared with ("": the
+# fastest peer).
 HEADLINES = (
     ("PGD-7, ResNet-18", ""),
     ("PGD-7, demo network", ""),
@@ -35,7 +38,9 @@ Document = dict[str, Any]
 
 
 def stored(folder: Path = RESULTS) -> list[Document]:
-    """What the results files hold: first the settings of the machine whose last whole run is the newest, then the others."""
+    """What the results files hold: first the settings of the machine whose last whole run is the newest, then
+    the others.
+    """
     found = [json.loads(path.read_text()) for path in folder.glob("*.json") if path.name not in OTHERS]
     found.sort(key=lambda document: document["machine"]["instructions"] != "AVX-512")
     return sorted(found, key=lambda document: _recent(document, found), reverse=True)
@@ -49,7 +54,9 @@ def _recent(document: Document, all_of_them: list[Document]) -> tuple[bool, str,
 
 
 def _whole(documents: list[Document]) -> list[Document]:
-    """Those of whole runs: a file of some questions alone has empty rows where the project's README shows its numbers."""
+    """Those of whole runs: a file of some questions alone has empty rows where the project's README shows its
+    numbers.
+    """
     return [document for document in documents if "minutes" in document["machine"]]
 
 
@@ -83,7 +90,10 @@ def _first_machine(documents: list[Document]) -> list[Document]:
 
 
 def _not_whole(documents: list[Document]) -> list[str]:
-    """What the first machine was not asked as a whole. A processor with AVX-512, which a limited file is of as well, is asked twice."""
+    """What the first machine was not asked as a whole.
+
+    A processor with AVX-512, which a limited file is of as well, is asked twice.
+    """
     first = _first_machine(documents)
     if any(_setting(document) == "AVX-512" or document["machine"].get("limits") for document in first):
         wanted = {"AVX-512": "AVX-512", "AVX2": "limited to AVX2"}
@@ -125,7 +135,10 @@ def page(document: Document) -> str:
     """All rows of one file, with times and notes."""
     minutes = document["machine"].get("minutes")
     whole = f" The whole run took {minutes} minutes." if minutes else ""
-    text = f"# {_place(document)}, {_setting(document)}\n\n{head(document)}.{whole}\n\n{markdown(_rows(document))}\n"
+    text = (
+        f"# {_place(document)},"
+        f" {_setting(document)}\n\n{head(document)}.{whole}\n\n{markdown(_rows(document))}\n"
+    )
     if "choices" in document:
         ways = Counter(way for layer, way in document["choices"].items() if not layer.startswith("layout"))
         told = ", ".join(f"{way} {count}" for way, count in ways.most_common())
@@ -165,7 +178,9 @@ def _cell(row: Row | None) -> str:
 
 
 def headlines(documents: list[Document]) -> str:
-    """The main rows of the first machine, with a group of columns for each instruction set; it says which of them is missing."""
+    """The main rows of the first machine, with a group of columns for each instruction set; it says which of
+    them is missing.
+    """
     shown = of_the_first_machine(documents)
     heads = "; ".join([*map(head, shown), *_not_whole(documents)])
     if len(shown) == 1:
@@ -231,8 +246,9 @@ MISSED = "## Targets that were missed"
 def unexplained(documents: list[Document], text: str) -> list[str]:
     """The missed rows of which the page does not say why, with ratio and target.
 
-    A paragraph has their names up to a first ", " in bold and, of a whole run, the ratio as the table has it: what was said of one
-    machine's number does not explain another's. The first whole runs, which kept no seconds of each question, need no ratio.
+    A paragraph has their names up to a first ", " in bold and, of a whole run, the ratio as the table has it:
+    what was said of one machine's number does not explain another's. The first whole runs, which kept no
+    seconds of each question, need no ratio.
     """
     told = text.split(MISSED)[1].split("\n## ")[0].split("\n- ")[1:]
     paragraphs = [" ".join(paragraph.split()) for paragraph in told]

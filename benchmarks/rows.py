@@ -1,4 +1,6 @@
-"""The rows that answer a question, in the form of benchmarks/results/*.json, and the small command line of each question."""
+"""The rows that answer a question, in the form of benchmarks/results/*.json, and the small command line of
+each question.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ FASTEST = " (the fastest peer)"
 
 @dataclass(frozen=True)
 class Row:
-    """`ratio` is theirs / ours where more is better (target ">= x"), and ours / theirs where less is (target "<= x").
+    """`ratio` is theirs / ours where more is better (target ">= x"), and ours / theirs where less is (target
+    "<= x").
 
-    Seconds are the minimum of the repetitions; None where the question is not one of time (the note has the numbers).
-    Without a ratio the question could not be asked on this machine; the note says why. `question` is the module that answered, and
-    empty in the first results files.
+    Seconds are the minimum of the repetitions; None where the question is not one of time (the note has the
+    numbers). Without a ratio the question could not be asked on this machine; the note says why. `question`
+    is the module that answered, and empty in the first results files.
     """
 
     name: str
@@ -136,7 +139,8 @@ def show(rows: list[Row]) -> None:
         reached = {True: "reached", False: "MISSED", None: ""}[row.reached]
         times = " / ".join(filter(None, (seconds(row.ours_seconds), seconds(row.theirs_seconds))))
         print(
-            f"{row.name:<46.46} {row.against:<40.40} {ratio(row.ratio):>9} {goal(row.target):>9} {reached:<8}{times}"
+            f"{row.name:<46.46} {row.against:<40.40} {ratio(row.ratio):>9} {goal(row.target):>9}"
+            f" {reached:<8}{times}"
         )
         print(f"    {row.note}", flush=True)
 

@@ -1,7 +1,9 @@
-"""The cost as work grows: a whole CFOL-AT step against batch, classes, examples and image size, as plots in benchmarks/results.
+"""The cost as work grows: a whole CFOL-AT step against batch, classes, examples and image size, as plots in
+benchmarks/results.
 
-Each row compares the growth of the step with that of the bare passes, the network's own, from the smallest size to the largest. The
-note states both as exponents e, fitted to time = constant * size^e over all sizes. How a draw grows with ranks is in `ranks.py`.
+Each row compares the growth of the step with that of the bare passes, the network's own, from the smallest
+size to the largest. The note states both as exponents e, fitted to time = constant * size^e over all sizes.
+How a draw grows with ranks is in `ranks.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 
 def measure(tiny: bool) -> list[Row]:
-    # ResNet-18 at a quarter of its width: parts that grow faster than they should are a larger share than in the full one.
+    # ResNet-18 at a quarter of its width: parts that grow faster than they should are a larger share than in
+    # the full one.
     base = (
         Problem("resnet18@0.125", batch=2, images=100, steps=2)
         if tiny
@@ -83,8 +86,9 @@ def row(axis: Axis, ours: list[float], bare: list[float]) -> Row:
         for size, mine, theirs in zip(axis.sizes, ours, bare, strict=True)
     )
     note = (
-        f"exponent {exponent(axis.sizes, ours):.2f}, the bare passes' {exponent(axis.sizes, bare):.2f}; {ours[-1] / ours[0]:.2f}x against "
-        f"{bare[-1] / bare[0]:.2f}x, the network's work grows {axis.work(last) / axis.work(first):g}x; step / bare passes: {listed}"
+        f"exponent {exponent(axis.sizes, ours):.2f}, the bare passes' {exponent(axis.sizes, bare):.2f};"
+        f" {ours[-1] / ours[0]:.2f}x against {bare[-1] / bare[0]:.2f}x, the network's work grows"
+        f" {axis.work(last) / axis.work(first):g}x; step / bare passes: {listed}"
     )
     return at_most(
         f"growth of the step: {axis.title} {first:,} to {last:,}",

@@ -1,7 +1,9 @@
-"""The instruction sets that `make bench` asks under, one after the other: the processor's best, and no more than AVX2.
+"""The instruction sets that `make bench` asks under, one after the other: the processor's best, and no more
+than AVX2.
 
-All libraries that compute are limited together (oneDNN, torch, our own kernels, MKL): a process in which only some of them are would
-measure neither. MKL multiplies torch's matrices; on processors that are not Intel's it takes no heed of its limit.
+All libraries that compute are limited together (oneDNN, torch, our own kernels, MKL): a process in which only
+some of them are would measure neither. MKL multiplies torch's matrices; on processors that are not Intel's it
+takes no heed of its limit.
 """
 
 from __future__ import annotations
@@ -48,5 +50,7 @@ def limits(now: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _is_limit(name: str, value: str) -> bool:
-    """A name of AVX-512 is none: cfol_fast itself sets oneDNN's AVX512_CORE_BF16 where bfloat16 would crash."""
+    """A name of AVX-512 is none: cfol_fast itself sets oneDNN's AVX512_CORE_BF16 where bfloat16 would
+    crash.
+    """
     return name in SETTINGS[AVX2] and not value.upper().startswith("AVX512")

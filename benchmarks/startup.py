@@ -1,6 +1,8 @@
-"""How long a user waits before anything happens: importing the package, the help, and `train` until its first step is done.
+"""How long a user waits before anything happens: importing the package, the help, and `train` until its first
+step is done.
 
-Every contestant is a process of its own, from its start to its end. Of the first step and what it is compared with the end is left out,
+Every contestant is a process of its own, from its start to its end. Of the first step and what it is compared
+with the end is left out,
 on both sides: nobody waits for torch to be taken down before a step.
 """
 

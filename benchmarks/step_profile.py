@@ -61,7 +61,9 @@ def group_of(op: str) -> str:
 
 
 def profiles(tiny: bool) -> str:
-    """Of the networks that the table's targets are about, and in bfloat16 of the one that misses its target, where it is asked."""
+    """Of the networks that the table's targets are about, and in bfloat16 of the one that misses its target,
+    where it is asked.
+    """
     large, small = (tiny_of(RESNET), tiny_of(DEMO)) if tiny else (RESNET, DEMO)
     why = why_not()
     lower = f"In bfloat16 nothing was profiled: {why}." if why else table(large, 1, "bfloat16")
@@ -75,8 +77,10 @@ def table(problem: Problem, repetitions: int, precision: str = "float32") -> str
     whole = sum(before.values()), sum(after.values())
     images = f"{problem.channels}x{problem.side}x{problem.side}"
     lines = [
-        f"{problem.network}, {images} images, {precision}, batch {problem.batch}, PGD-{problem.steps}, {THREADS} threads; milliseconds of the main "
-        "thread per step:",
+        (
+            f"{problem.network}, {images} images, {precision}, batch {problem.batch}, PGD-{problem.steps},"
+            f" {THREADS} threads; milliseconds of the main thread per step:"
+        ),
         "",
         "| where | before (the usual way) | share | after (ours) | share |",
         "|---|---|---|---|---|",

@@ -1,4 +1,6 @@
-"""The training steps that are compared: ours, the bare passes any such step must do, and the way it is usually written."""
+"""The training steps that are compared: ours, the bare passes any such step must do, and the way it is
+usually written.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def tiny_of(problem: Problem) -> Problem:
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
-    """As torch chooses it itself: parameter by parameter on the CPU, all at once on a GPU (and here on its stand-in, meta)."""
+    """As torch chooses it itself: parameter by parameter on the CPU, all at once on a GPU (and here on its
+    stand-in, meta).
+    """
     together = next(model.parameters()).device.type != "cpu"
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=together)
 
@@ -116,7 +120,8 @@ class OurStep:
 
 
 def bare_passes(problem: Problem, momentum: bool = False) -> Callable[[], None]:
-    """7 x (forward + input backward) + 1 x (forward + backward): eager, contiguous, on a batch that is there already.
+    """7 x (forward + input backward) + 1 x (forward + backward): eager, contiguous, on a batch that is there
+    already.
 
     momentum: and a step of SGD, which keeps as many numbers as there are weights.
     """
@@ -139,9 +144,11 @@ def bare_passes(problem: Problem, momentum: bool = False) -> Callable[[], None]:
 
 
 class UsualStep:
-    """CFOL-AT as it is usually put together: torch.multinomial for the draw, torchattacks for the attack, eager torch otherwise.
+    """CFOL-AT as it is usually put together: torch.multinomial for the draw, torchattacks for the attack,
+    eager torch otherwise.
 
-    `images`: float (N, C, H, W), of which the batch is taken by indexing; a loader's work is not part of this step.
+    `images`: float (N, C, H, W), of which the batch is taken by indexing; a loader's work is not part of this
+    step.
     """
 
     def __init__(self, problem: Problem, images: Tensor | None = None, labels: Tensor | None = None) -> None:

@@ -1,7 +1,8 @@
 """Memory of data that never fits: a folder of JPEG files becomes FFCV files, and a run is trained from them.
 
-Anonymous and shared memory (RssAnon + RssShmem) of both processes is looked at many times a second. Pages of files do not count: the
-system gives them back when memory is needed. The images are made for this and removed afterwards.
+Anonymous and shared memory (RssAnon + RssShmem) of both processes is looked at many times a second. Pages of
+files do not count: the system gives them back when memory is needed. The images are made for this and removed
+afterwards.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def measure(tiny: bool) -> list[Row]:
             *("--set=test.steps=1", "--set=test.batch_size=32"),
         )
     note = (
-        f"{converted / 2**20:,.0f} MiB while {stored / 2**20:,.0f} MiB are written, {trained / 2**20:,.0f} MiB while {steps} steps are trained "
-        f"and tested; decoded the images would have {count * side * side * 3 / 2**30:,.1f} GiB"
+        f"{converted / 2**20:,.0f} MiB while {stored / 2**20:,.0f} MiB are written, {trained / 2**20:,.0f}"
+        f" MiB while {steps} steps are trained and tested; decoded the images would have"
+        f" {count * side * side * 3 / 2**30:,.1f} GiB"
     )
     name = f"anonymous and shared memory, {count:,} JPEG files of {side} px, folder to result"
     return [at_most(name, "2 GiB", max(converted, trained) / LIMIT, 1.0, note)]

@@ -1,8 +1,9 @@
-"""Timing contestants against each other: in turns, so that whatever else the machine does affects all of them alike.
+"""Timing contestants against each other: in turns, so that whatever else the machine does affects all of them
+alike.
 
-Warm-up is outside the timing. A sample is one call or, for what is too short to time, as many calls as fill `at_least` seconds.
-Each contestant has its minimum (the machine at its quietest) and its median; CPU time is that of all threads of this process and
-of the children that have ended.
+Warm-up is outside the timing. A sample is one call or, for what is too short to time, as many calls as fill
+`at_least` seconds. Each contestant has its minimum (the machine at its quietest) and its median; CPU time is
+that of all threads of this process and of the children that have ended.
 """
 
 from __future__ import annotations

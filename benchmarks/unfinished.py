@@ -1,7 +1,8 @@
-"""What a whole run has answered so far: a run that is interrupted, or in which a question fails, goes on from here.
+"""What a whole run has answered so far: a run that is interrupted, or in which a question fails, goes on from
+here.
 
-It stands outside the results, with a cache folder of its own: every run lets the ways of the layers race anew, on the machine as it is
-then, and whatever was chosen while somebody else was computing does not count.
+It stands outside the results, with a cache folder of its own: every run lets the ways of the layers race
+anew, on the machine as it is then, and whatever was chosen while somebody else was computing does not count.
 """
 
 from __future__ import annotations

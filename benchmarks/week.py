@@ -1,7 +1,10 @@
-"""A simulated week: a million steps of the bandit and the feed, with a network that costs nothing. Time and memory must stay flat.
+"""A simulated week: a million steps of the bandit and the feed, with a network that costs nothing.
 
-A step is what a training step does beside its network: the draw, the batch, the update, with the epochs' ends between. The images
-are small, so that the million takes a minute. The first tenth of the run is compared with the last; all tenths stand in the note.
+Time and memory must stay flat.
+
+A step is what a training step does beside its network: the draw, the batch, the update, with the epochs' ends
+between. The images are small, so that the million takes a minute. The first tenth of the run is compared with
+the last; all tenths stand in the note.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from cfol_fast.training.batches import Batches
 
 STEPS, EPOCH, TENTHS = 1_000_000, 1000, 10
 BATCH, CLASSES = 64, 10
-# The last tenth by the first: the median, the slowest of a hundred (which other processes decide, too), the memory.
+# The last tenth by the first: the median, the slowest of a hundred (which other processes decide, too), the
+# memory.
 MEDIAN, SLOWEST, MEMORY = 1.1, 1.5, 1.02
 AUGMENT = ops.Augment(pad=1, crop=True, flip=True)
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -44,7 +48,9 @@ def resident_bytes() -> int:
 
 
 def run(sampler: IndexSampler, source: TrainingSource, steps: int, epoch: int) -> list[Tenth]:
-    """Takes the steps, and says of each tenth how long a step took and what the process had in memory at its end."""
+    """Takes the steps, and says of each tenth how long a step took and what the process had in memory at its
+    end.
+    """
     batches, wrong = Batches(sampler, source, BATCH), (torch.arange(BATCH) % 2).float()
     length = steps // TENTHS
     # Filled, so that it has its memory from the start.

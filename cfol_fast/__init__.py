@@ -1,6 +1,7 @@
 """cfol_fast: train image classifiers that withstand attack in every class, and prove it class by class.
 
-The names below are the public surface; they are imported when they are first used, so that `import cfol_fast` stays cheap.
+The names below are the public surface; they are imported when they are first used, so that `import cfol_fast`
+stays cheap.
 """
 
 from __future__ import annotations
@@ -56,12 +57,20 @@ _OPTIONAL = {
     "WorstClassAccuracy": "cfol_fast.evaluation.metrics",
     "TailAccuracy": "cfol_fast.evaluation.metrics",
 }
-# fmt: off
 _MODULES = (
-    "attacks", "data", "evaluation", "methods", "models", "objectives", "ops", "recipes", "reporting", "sampling", "theory",
+    "attacks",
+    "data",
+    "evaluation",
+    "methods",
+    "models",
+    "objectives",
+    "ops",
+    "recipes",
+    "reporting",
+    "sampling",
+    "theory",
     "training",
 )
-# fmt: on
 
 __all__ = ["__version__", *_SURFACE, *_MODULES]
 

@@ -1,7 +1,8 @@
-"""Writing files so that nobody sees half of one: beside the old file, under a name of its own, synced, then renamed into its place.
+"""Writing files so that nobody sees half of one: beside the old file, under a name of its own, synced, then
+renamed into its place.
 
-Every file that a command writes goes through `replacing`. What a killed process leaves (`.NAME.????????.tmp`) the next writer of the
-same file removes.
+Every file that a command writes goes through `replacing`. What a killed process leaves (`.NAME.????????.tmp`)
+the next writer of the same file removes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SUFFIX = ".tmp"
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of `path` when the block ends, and vanishes when the block fails.
 
-    A symlink stays, and what it points to is replaced. A device or a pipe is no file to replace: it is written to directly.
-    A file that is replaced passes its mode on.
+    A symlink stays, and what it points to is replaced. A device or a pipe is no file to replace: it is
+    written to directly. A file that is replaced passes its mode on.
     """
     with told_in_full(path):
         if is_special(path):
@@ -48,7 +49,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def replacing_together(folder: Path, names: Sequence[str]) -> Iterator[list[IO[bytes]]]:
-    """Files of one folder that take their places in this order, after the last of them is whole; all vanish when the block fails.
+    """Files of one folder that take their places in this order, after the last of them is whole; all vanish
+    when the block fails.
 
     A folder that is not there is made at the end, in a folder that is.
     """
@@ -115,7 +117,9 @@ def _draft(target: Path, folder: Path) -> Iterator[_Draft]:
 
 
 class _Raw(io.FileIO):
-    """A file that remembers why writing failed: torch.save does not pass it on, its own words are "unexpected pos"."""
+    """A file that remembers why writing failed: torch.save does not pass it on, its own words are "unexpected
+    pos".
+    """
 
     error: BaseException | None = None
 
@@ -139,7 +143,9 @@ def _reason_of(raw: io.RawIOBase) -> Iterator[None]:
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether there is something at `path` that cannot be replaced by a file: a device, a pipe, a stream that is open."""
+    """Whether there is something at `path` that cannot be replaced by a file: a device, a pipe, a stream that
+    is open.
+    """
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -166,7 +172,10 @@ def draft_name(name: str) -> str:
 
 
 def sweep(target: Path) -> None:
-    """Removes what killed processes left of writing `target`. What somebody is writing now is locked, and stays."""
+    """Removes what killed processes left of writing `target`.
+
+    What somebody is writing now is locked, and stays.
+    """
     for left in target.parent.glob(draft_name(target.name)):
         with contextlib.suppress(OSError), open(left, "rb") as file:
             if _lock(file.fileno()):

@@ -1,7 +1,8 @@
 """Keeps torch from CPU instructions that this machine announces but cannot run.
 
-On some virtual machines the processor reports AMX, but the kernel or the hypervisor does not let programs use its tiles: a
-bfloat16 convolution then dies with SIGILL. oneDNN does without AMX when an environment variable says so before torch is loaded.
+On some virtual machines the processor reports AMX, but the kernel or the hypervisor does not let programs use
+its tiles: a bfloat16 convolution then dies with SIGILL. oneDNN does without AMX when an environment variable
+says so before torch is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ def cpu_flags() -> set[str]:
 
 
 def processor() -> str:
-    """Which processor this is. Virtual machines give many of them the same name, so its numbers stand with it."""
+    """Which processor this is.
+
+    Virtual machines give many of them the same name, so its numbers stand with it.
+    """
     facts = _cpu_facts()
     named = [facts[key] for key in ("model name", "cpu family", "model", "stepping") if key in facts]
     if not named:
@@ -51,17 +55,23 @@ def amx_is_usable() -> bool:
 
 
 def bfloat16_needs_help() -> bool:
-    """True where the CPU has AVX512-bf16 and either announces AMX it cannot use or hides parts that oneDNN relies on."""
+    """True where the CPU has AVX512-bf16 and either announces AMX it cannot use or hides parts that oneDNN
+    relies on.
+    """
     flags = cpu_flags()
     if "avx512_bf16" not in flags:
         return False
     announces_amx = "amx_tile" in flags
-    # oneDNN picks its AVX512_CORE_FP16 path from the fp16 bit alone; machines that hide AMX were seen to fault there.
+    # oneDNN picks its AVX512_CORE_FP16 path from the fp16 bit alone; machines that hide AMX were seen to
+    # fault there.
     return (announces_amx and not amx_is_usable()) or ("avx512_fp16" in flags and not announces_amx)
 
 
 def avoid_broken_bfloat16() -> str | None:
-    """Sets oneDNN's limit where it is needed and not set by the user. Returns a warning when torch is loaded already."""
+    """Sets oneDNN's limit where it is needed and not set by the user.
+
+    Returns a warning when torch is loaded already.
+    """
     if os.environ.get(_SETTING) or not bfloat16_needs_help():
         return None
     if "torch" in sys.modules:

@@ -1,14 +1,21 @@
-"""What ends a command other than success or a bug of ours; `commands/main.py` turns each into a message and an exit status."""
+"""What ends a command other than success or a bug of ours; `commands/main.py` turns each into a message and
+an exit status.
+"""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """A bad option, file or value, said in one sentence that names the value, the limit and the way out. Exit status 2."""
+    """A bad option, file or value, said in one sentence that names the value, the limit and the way out.
+
+    Exit status 2.
+    """
 
 
 class TrainingFailed(RuntimeError):
-    """The run cannot go on (the loss is not finite, a kernel saw bad values); its last good checkpoint is kept. Exit status 1."""
+    """The run cannot go on (the loss is not finite, a kernel saw bad values); its last good checkpoint is
+    kept. Exit status 1.
+    """
 
 
 class Stopped(Exception):
@@ -24,7 +31,10 @@ class Stopped(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on one line, for a message that quotes it. A file's contents cannot steer the terminal that shows it."""
+    """What an exception says, on one line, for a message that quotes it.
+
+    A file's contents cannot steer the terminal that shows it.
+    """
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror

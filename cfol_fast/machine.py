@@ -1,7 +1,7 @@
 """The machine under a run: which device, how many threads, which instructions, which versions.
 
-Sums in floating point depend on the thread count and the instruction set. Both are stored with a run, and a run that is
-to end bit for bit the same is not continued under others.
+Sums in floating point depend on the thread count and the instruction set. Both are stored with a run, and a
+run that is to end bit for bit the same is not continued under others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU that can be used, else the CPU; a GPU that lies idle is told. One that is asked for is refused with the reason."""
+    """`auto` is the first GPU that can be used, else the CPU; a GPU that lies idle is told.
+
+    One that is asked for is refused with the reason.
+    """
     if name == "auto":
         if (reason := idle_gpu()) is not None:
             warnings.warn(f"a GPU lies idle and the CPU computes: {reason}", stacklevel=2)
@@ -59,7 +62,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device, deterministic: bool = False) -> str:
-    """`auto` is TF32 on a GPU that has it (Ampere and later), else float32. What else is given stays, but must not contradict."""
+    """`auto` is TF32 on a GPU that has it (Ampere and later), else float32.
+
+    What else is given stays, but must not contradict.
+    """
     if deterministic and name == "tf32":
         raise InputError(
             "--deterministic computes without TF32: leave out --precision, or use float32 or bfloat16"
@@ -106,9 +112,9 @@ def arithmetic(device: torch.device, compiled: bool = False, deterministic: bool
 def computing(precision: str, deterministic: bool = False) -> Iterator[None]:
     """How torch computes on a GPU inside the block; afterwards all is as it was.
 
-    precision: float32 is float32, where torch itself would take TF32 for convolutions. deterministic: only kernels that give the
-    same bits every time. Otherwise cuDNN tries its algorithms and takes the fastest, which pays where shapes stay the same, as in
-    training.
+    precision: float32 is float32, where torch itself would take TF32 for convolutions. deterministic: only
+    kernels that give the same bits every time. Otherwise cuDNN tries its algorithms and takes the fastest,
+    which pays where shapes stay the same, as in training.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
@@ -149,8 +155,9 @@ def changing_shapes() -> Iterator[None]:
 def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bool) -> list[str]:
     """What changed since the run was saved; refuses a change that nobody asked for, unless it is forced.
 
-    Another kind of device is asked for, by --device: a recipe begun on the CPU may go on with a GPU. Other threads or
-    instructions come unnoticed with another machine. What an older version did not store is not compared.
+    Another kind of device is asked for, by --device: a recipe begun on the CPU may go on with a GPU. Other
+    threads or instructions come unnoticed with another machine. What an older version did not store is not
+    compared.
     """
     changed = [
         f"{key} (was {stored[key]}, now {now.get(key)})"
@@ -159,7 +166,8 @@ def check_same_arithmetic(stored: dict[str, Any], now: dict[str, Any], force: bo
     ]
     if changed and not force and stored.get("device") == now["device"]:
         raise InputError(
-            f"the run would not continue exactly: {', '.join(changed)} changed; --threads sets the thread count, --force continues anyway"
+            f"the run would not continue exactly: {', '.join(changed)} changed; --threads sets the thread"
+            " count, --force continues anyway"
         )
     return changed
 
@@ -176,7 +184,8 @@ def versions() -> dict[str, str]:
 def keep_compiled_code_apart() -> None:
     """Gives torch.compile a cache for each instruction set, unless the user has chosen one.
 
-    Code that was cached under other limits of the CPU was seen to give NaN and to abort: torch shares one cache between them.
+    Code that was cached under other limits of the CPU was seen to give NaN and to abort: torch shares one
+    cache between them.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
@@ -187,11 +196,13 @@ def keep_compiled_code_apart() -> None:
     os.environ[COMPILE_CACHE] = "-".join((default_cache_dir(), *limits))
 
 
-# The ops of a bfloat16 step: first those of a plain model, then those of the attack's fused convolution in both layouts.
+# The ops of a bfloat16 step: first those of a plain model, then those of the attack's fused convolution in
+# both layouts.
 _BFLOAT16_PROBE = """
 import torch
 from torch import nn
-model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.Flatten(), nn.Linear(512, 4))
+convolutions = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1)]
+model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(512, 4))
 x = torch.rand(4, 3, 16, 16)
 for layout in (torch.contiguous_format, torch.channels_last):
     with torch.autocast("cpu", torch.bfloat16):
@@ -208,7 +219,9 @@ print("fused", flush=True)
 
 
 class CpuBfloat16(NamedTuple):
-    """What this CPU does in bfloat16. trouble: why nothing runs, or None; fused: whether the attack's fused convolutions do."""
+    """What this CPU does in bfloat16. trouble: why nothing runs, or None; fused: whether the attack's fused
+    convolutions do.
+    """
 
     trouble: str | None
     fused: bool
@@ -248,7 +261,10 @@ def bfloat16_kernels(device: torch.device) -> str:
         return "bfloat16"
     if cpu_bfloat16().fused:
         return "bfloat16 with oneDNN's fused convolutions"
-    return "bfloat16 with torch's plain convolutions: oneDNN has none for this CPU (no AVX-512), so float32 is faster"
+    return (
+        "bfloat16 with torch's plain convolutions: oneDNN has none for this CPU (no AVX-512), so float32 is"
+        " faster"
+    )
 
 
 def precision_in_words(precision: str, device: torch.device) -> str:
@@ -256,6 +272,9 @@ def precision_in_words(precision: str, device: torch.device) -> str:
     if precision == "bfloat16":
         return bfloat16_kernels(device)
     if precision == "tf32":
-        on_gpu = "TF32: float32 whose products are rounded to 10 bits of mantissa (--precision float32 does without)"
+        on_gpu = (
+            "TF32: float32 whose products are rounded to 10 bits of mantissa (--precision float32 does"
+            " without)"
+        )
         return on_gpu if device.type == "cuda" else "float32 (TF32 is for GPUs)"
     return "float32"

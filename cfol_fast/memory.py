@@ -1,6 +1,7 @@
 """Running out of memory, in one sentence with the ways out, whoever says it and in whatever words.
 
-torch, numpy, Pillow, cuDNN, the C++ library and the operating system each have an exception of their own for it.
+torch, numpy, Pillow, cuDNN, the C++ library and the operating system each have an exception of their own for
+it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ SAYINGS = (
 OF_THE_GPU = ("cuda", "cudnn", "cublas", "cufft", "nccl")
 AMOUNT = re.compile(r"allocate ([\d.,]+ ?(?:[KMGT]i?B|bytes))", re.IGNORECASE)
 WAYS_OUT = {
-    "train": "take a smaller --batch-size, --set test.batch_size or --set data.size, more --shards, --precision bfloat16, or stream the "
-    "images (cfol-fast data to-ffcv, then --dataset beton)",
+    "train": (
+        "take a smaller --batch-size, --set test.batch_size or --set data.size, more --shards, --precision"
+        " bfloat16, or stream the images (cfol-fast data to-ffcv, then --dataset beton)"
+    ),
     "eval": "take a smaller --batch-size",
-    "offsets": "the run's test.batch_size is used: train with a smaller one, or take a machine with more memory",
+    "offsets": (
+        "the run's test.batch_size is used: train with a smaller one, or take a machine with more memory"
+    ),
     "data": "take a smaller --size, or a machine with more memory",
     "reproduce": "take fewer runs at a time (--parallel 1)",
     "report": "compare fewer runs",

@@ -1,7 +1,9 @@
-"""The table of training methods: each row says what to draw, what to minimise, which attack to train on and which class policy to follow.
+"""The table of training methods: each row says what to draw, what to minimise, which attack to train on and
+which class policy to follow.
 
-The trainer knows no method by name. A new method is a new row here, made of existing samplers, objectives and policies or of new
-ones. Each row says where its defaults come from: the paper, or the release of a method beyond it.
+The trainer knows no method by name. A new method is a new row here, made of existing samplers, objectives and
+policies or of new ones. Each row says where its defaults come from: the paper, or the release of a method
+beyond it.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from cfol_fast.sampling import IndexSampler
 from cfol_fast.user_input import did_you_mean, parse_parameter
 
 Params = Mapping[str, Any]
-# They keep the paper's step sizes; where a method has none for another data set, it follows the length of the run.
+# They keep the paper's step sizes; where a method has none for another data set, it follows the length of the
+# run.
 PAPER_DATA_SETS = ("cifar10", "cifar100", "stl10", "tiny-imagenet", "imagenette")
 
 
 @dataclass(frozen=True)
 class SamplerInputs:
-    """What a row's sampler is built from. previous: (k,) robust class accuracies after the stage before, or None."""
+    """What a row's sampler is built from. previous: (k,) robust class accuracies after the stage before, or
+    None.
+    """
 
     labels: Tensor
     num_classes: int
@@ -37,11 +42,14 @@ class SamplerInputs:
 
 @dataclass(frozen=True)
 class Method:
-    """A row. `origin` says where each default comes from; `datasets` holds defaults that differ for one data set.
+    """A row.
+
+    `origin` says where each default comes from; `datasets` holds defaults that differ for one data set.
 
     section: of the paper; for a method beyond it, who published it and where.
-    colour: the method's own in charts, a name of reporting/theme.py; methods without one take what is free. baseline: what the
-    other methods are compared with. note: what a reader of a table with this method has to know.
+    colour: the method's own in charts, a name of reporting/theme.py; methods without one take what is free.
+    baseline: what the other methods are compared with. note: what a reader of a table with this method has to
+    know.
     """
 
     name: str
@@ -61,7 +69,10 @@ class Method:
     note: str = ""
 
     def params(self, given: Params | None = None, dataset: str | None = None) -> dict[str, Any]:
-        """The defaults for `dataset`, overridden by `given`; numbers may come as text ("8/255"). Unknown names are refused."""
+        """The defaults for `dataset`, overridden by `given`; numbers may come as text ("8/255").
+
+        Unknown names are refused.
+        """
         merged = {**self.defaults, **self.datasets.get(dataset or "", {})}
         if "eta" in merged and dataset and dataset not in {*PAPER_DATA_SETS, *self.datasets}:
             merged["eta"] = "auto"
@@ -72,7 +83,9 @@ class Method:
         return merged
 
     def default_in_words(self, name: str) -> str:
-        """A default with what differs by data set: '2e-06 (imagenette 5e-06, fashion-mini 0.0001; data that are not the paper's: auto)'."""
+        """A default with what differs by data set: '2e-06 (imagenette 5e-06, fashion-mini 0.0001; data that
+        are not the paper's: auto)'.
+        """
         others = [f"{data} {own[name]:g}" for data, own in self.datasets.items() if name in own]
         said = str(self.defaults[name])
         if name == "eta":
@@ -90,7 +103,8 @@ class Method:
         draws: int | None = None,
         ranks: Ranks | None = None,
     ) -> IndexSampler:
-        """labels: (N,) int64. previous: the robust class accuracies of stage 1, for stage 2. draws: of the run, for eta="auto".
+        """labels: (N,) int64. previous: the robust class accuracies of stage 1, for stage 2. draws: of the
+        run, for eta="auto".
 
         ranks: this process's place among those of the run.
         """
@@ -123,7 +137,9 @@ class Method:
 
 
 def register(method: Method) -> Method:
-    """Adds a row of one's own, from outside of this package: `methods.register(methods.Method(name=..., ...))`."""
+    """Adds a row of one's own, from outside of this package: `methods.register(methods.Method(name=...,
+    ...))`.
+    """
     if method.name in METHODS:
         raise InputError(f"there is a method {method.name!r} already: give yours another name")
     METHODS[method.name] = method
@@ -180,8 +196,8 @@ def _trades(params: Params, num_classes: int) -> objectives.Objective:
 
 _BANDIT = {"eta": 2e-6, "gamma": 0.5, "prior": "uniform", "base": "uniform", "C": None}
 _BANDIT_ORIGIN = (
-    "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times larger; prior and base: the "
-    "paper's; C: of the theory, for eta=theory alone"
+    "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times"
+    " larger; prior and base: the paper's; C: of the theory, for eta=theory alone"
 )
 # The demo has a few hundred steps, for which "auto" would be 2.3e-4; its figures are those of half of that.
 _BANDIT_DATASETS = {"imagenette": {"eta": 5e-6}, "fashion-mini": {"eta": 1e-4}}
@@ -200,7 +216,9 @@ METHODS: dict[str, Method] = {
             name="erm",
             title="ERM-AT",
             section="3 and 5",
-            summary="Adversarial training as usual (Madry et al.): every example once per epoch, the mean loss.",
+            summary=(
+                "Adversarial training as usual (Madry et al.): every example once per epoch, the mean loss."
+            ),
             draw=_uniform,
             minimise=_mean,
             colour="slate",
@@ -210,7 +228,10 @@ METHODS: dict[str, Method] = {
             name="cfol",
             title="CFOL-AT",
             section="4, Algorithm 1",
-            summary="A bandit over the classes: those that the model gets wrong under attack are drawn more often.",
+            summary=(
+                "A bandit over the classes: those that the model gets wrong under attack are drawn more"
+                " often."
+            ),
             draw=_classes,
             minimise=_mean,
             defaults=_BANDIT,
@@ -262,14 +283,20 @@ METHODS: dict[str, Method] = {
             defaults={"alpha": 0.8},
             origin="alpha: appendix C, hyperparameters",
             colour="amber",
-            note="LCVaR-AT: the loss of the authors' implementation equals ERM's divided by α for every α < 1, so the paper's column is ERM "
-            "with another scale of the gradient. Ours is the true LCVaR, the value of its linear programme.",
+            note=(
+                "LCVaR-AT: the loss of the authors' implementation equals ERM's divided by α for every α < 1,"
+                " so the paper's column is ERM with another scale of the gradient. Ours is the true LCVaR,"
+                " the value of its linear programme."
+            ),
         ),
         Method(
             name="trades",
             title="TRADES",
             section="5, larger models",
-            summary="Clean loss plus beta times the divergence under attack; the attack maximises that divergence.",
+            summary=(
+                "Clean loss plus beta times the divergence under attack; the attack maximises that"
+                " divergence."
+            ),
             draw=_uniform,
             minimise=_trades,
             defaults=_TRADES,
@@ -303,12 +330,17 @@ METHODS: dict[str, Method] = {
             name="group-dro",
             title="Group DRO",
             section="2 and 4.1 (Sagawa et al. 2020)",
-            summary="Exponentiated class weights on the loss with very little mixing; classes are drawn uniformly.",
+            summary=(
+                "Exponentiated class weights on the loss with very little mixing; classes are drawn"
+                " uniformly."
+            ),
             draw=_reweighted,
             minimise=_mean,
             defaults={"eta": 8e-5, "gamma": 0.01, "C": None},
-            origin="eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; data sets that are not the paper's take eta=auto; "
-            "gamma: our own, very little, as Exp3 needs some; C: as for CFOL",
+            origin=(
+                "eta: Sagawa's 0.01 per step, divided by the 128 examples of a step; data sets that are not"
+                " the paper's take eta=auto; gamma: our own, very little, as Exp3 needs some; C: as for CFOL"
+            ),
             datasets={"fashion-mini": {"eta": 8e-5}},
         ),
         Method(
@@ -327,7 +359,10 @@ METHODS: dict[str, Method] = {
             name="cfa",
             title="CFA-AT",
             section="Wei et al., CVPR 2023",
-            summary="The radius of each class follows its training robust accuracy: hard classes get a smaller one.",
+            summary=(
+                "The radius of each class follows its training robust accuracy: hard classes get a smaller"
+                " one."
+            ),
             draw=_uniform,
             minimise=_mean,
             defaults=_CFA,
@@ -350,7 +385,10 @@ METHODS: dict[str, Method] = {
             name="dafa",
             title="DAFA-AT",
             section="Lee et al., ICLR 2024",
-            summary="Once, after a warm-up, hard classes take weight and radius from the easier ones they are mistaken for.",
+            summary=(
+                "Once, after a warm-up, hard classes take weight and radius from the easier ones they are"
+                " mistaken for."
+            ),
             draw=_uniform,
             minimise=_mean,
             defaults=_DAFA,
@@ -375,7 +413,9 @@ METHODS: dict[str, Method] = {
             name="frl",
             title="FRL",
             section="Xu et al., ICML 2021",
-            summary="TRADES with weights, and larger radii, for classes whose hold-out errors are above the mean.",
+            summary=(
+                "TRADES with weights, and larger radii, for classes whose hold-out errors are above the mean."
+            ),
             draw=_uniform,
             minimise=lambda params, k: objectives.NormalisedTrades(params["beta"]),
             defaults={
@@ -385,8 +425,10 @@ METHODS: dict[str, Method] = {
                 "weight_rate": 0.05,
                 "radius_rate": 0.2,
             },
-            origin="beta, remargin, weight_rate and radius_rate: the release; tolerance none: its 0.07, or 0.1 with remargin=false. It "
-            "fine-tunes for 40 epochs at lr 0.001",
+            origin=(
+                "beta, remargin, weight_rate and radius_rate: the release; tolerance none: its 0.07, or 0.1"
+                " with remargin=false. It fine-tunes for 40 epochs at lr 0.001"
+            ),
             attack="trades",
             policy=policies.FRL,
         ),
@@ -398,7 +440,9 @@ METHODS: dict[str, Method] = {
             draw=_uniform,
             minimise=_trades,
             defaults={**_TRADES, "hedge_rate": 0.1, "released": False},
-            origin=f"{_TRADES_ORIGIN}; hedge_rate: the release; released=true: its weights instead of Hedge's",
+            origin=(
+                f"{_TRADES_ORIGIN}; hedge_rate: the release; released=true: its weights instead of Hedge's"
+            ),
             attack="trades",
             policy=policies.WAT,
         ),
@@ -416,11 +460,16 @@ METHODS: dict[str, Method] = {
             name="chi2",
             title="Chi2-AT",
             section="the ball of CODAT, arXiv 2501.04527",
-            summary="Each batch with the worst class weights in a chi-square ball, by the classes' mean losses.",
+            summary=(
+                "Each batch with the worst class weights in a chi-square ball, by the classes' mean losses."
+            ),
             draw=_uniform,
             minimise=lambda params, k: objectives.ChiSquare(params["rho"], k),
             defaults={"rho": 0.5},
-            origin="rho: a start of our own, to be chosen on the hold-out; with 0.5 the value is the mean plus one deviation of the class losses",
+            origin=(
+                "rho: a start of our own, to be chosen on the hold-out; with 0.5 the value is the mean plus"
+                " one deviation of the class losses"
+            ),
         ),
         Method(
             name="lhcvar",

@@ -1,6 +1,7 @@
 """Methods, data sets and models of other packages: what they register is known to the command line.
 
-A package names a module in the entry point group `cfol_fast.plugins`; importing it calls `methods.register`, `data.register` or
+A package names a module in the entry point group `cfol_fast.plugins`; importing it calls `methods.register`,
+`data.register` or
 `models.register`. A program of one's own imports its module itself.
 """
 
@@ -23,7 +24,8 @@ def load_plugins() -> list[str]:
         # The module is somebody else's and may raise anything.
         except Exception as error:
             raise InputError(
-                f"the plugin {entry.name} ({entry.value}) cannot be imported: {one_line(error)}; mend or uninstall it"
+                f"the plugin {entry.name} ({entry.value}) cannot be imported: {one_line(error)}; mend or"
+                " uninstall it"
             ) from error
         names.append(entry.name)
     return names

@@ -1,8 +1,9 @@
 """The processes of one job: which of them this one is, and the group they form, as torchrun starts them.
 
-`with processes.joined(device) as ranks:` makes this process part of its job; alone it is rank 0 of 1 and nothing is started. Who needs
-to know later asks `processes.ranks()`: `.rank`, `.size`, `.is_first` (rank 0, the one that writes and talks), and the sums, gathers and
-broadcasts of `cfol_fast.ranks.Ranks`. All ranks must ask for those equally often and in the same order.
+`with processes.joined(device) as ranks:` makes this process part of its job; alone it is rank 0 of 1 and
+nothing is started. Who needs to know later asks `processes.ranks()`: `.rank`, `.size`, `.is_first` (rank 0,
+the one that writes and talks), and the sums, gathers and broadcasts of `cfol_fast.ranks.Ranks`. All ranks
+must ask for those equally often and in the same order.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def group_size() -> int:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's number and how many there are, as torchrun says. (0, 1): alone. What cannot be is refused: it would run twice."""
+    """This process's number and how many there are, as torchrun says.
+
+    (0, 1): alone. What cannot be is refused: it would run twice.
+    """
     return _place("RANK", "WORLD_SIZE")
 
 
@@ -61,8 +65,8 @@ def _place(number: str, how_many: str) -> tuple[int, int]:
     if rank >= size:
         said = f"{how_many} is {size}" if os.environ.get(how_many) else f"{how_many} is not set"
         raise InputError(
-            f"{number}={rank} is no number of a process: {said}, and numbers go from 0 to {how_many} - 1; start the processes with "
-            "torchrun, or unset both"
+            f"{number}={rank} is no number of a process: {said}, and numbers go from 0 to {how_many} - 1;"
+            " start the processes with torchrun, or unset both"
         )
     return rank, size
 
@@ -73,7 +77,8 @@ def _whole(name: str, least: int, default: int) -> int:
         return default
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise InputError(
-            f"{name} must be a whole number of at least {least}, as torchrun writes it, got {text!r}; unset it to run one process"
+            f"{name} must be a whole number of at least {least}, as torchrun writes it, got {text!r}; unset"
+            " it to run one process"
         )
     return int(text)
 
@@ -101,8 +106,8 @@ def refuse_many(what: str) -> None:
     size = count()
     if size > 1:
         raise InputError(
-            f"{what} runs in one process so far, and {size} were started: each would do the same work again; start one, without "
-            "torchrun (a training loop of your own may have many: docs/own-loop.md)"
+            f"{what} runs in one process so far, and {size} were started: each would do the same work again;"
+            " start one, without torchrun (a training loop of your own may have many: docs/own-loop.md)"
         )
 
 
@@ -119,9 +124,12 @@ def ranks() -> Ranks:
 
 @contextmanager
 def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESUMED) -> Iterator[Ranks]:
-    """This process in the group of its job: gloo between CPUs, nccl between GPUs. One that exists already is used, and stays.
+    """This process in the group of its job: gloo between CPUs, nccl between GPUs.
 
-    device: "cpu" needs no nccl. patience: seconds that a rank waits for another one. goes_on: what a message says of continuing.
+    One that exists already is used, and stays.
+
+    device: "cpu" needs no nccl. patience: seconds that a rank waits for another one. goes_on: what a message
+    says of continuing.
     """
     global _store, _has_the_word
     rank, size = rank_and_size()
@@ -130,17 +138,19 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
         return
     if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise InputError(
-            f"WORLD_SIZE={size} says that there are {size} processes, but not where they meet: start them with torchrun, or unset WORLD_SIZE"
+            f"WORLD_SIZE={size} says that there are {size} processes, but not where they meet: start them"
+            " with torchrun, or unset WORLD_SIZE"
         )
     if not os.environ.get("RANK"):
         raise InputError(
-            f"WORLD_SIZE={size} says that there are {size} processes, and RANK is not set, so each would be the first: start them with torchrun"
+            f"WORLD_SIZE={size} says that there are {size} processes, and RANK is not set, so each would be"
+            " the first: start them with torchrun"
         )
     import torch
     import torch.distributed as dist
 
-    # Loaded while there is a group (DistributedDataParallel does so), its default arguments would keep that group and its threads for
-    # good, and a thread that meets the interpreter's end aborts the process.
+    # Loaded while there is a group (DistributedDataParallel does so), its default arguments would keep that
+    # group and its threads for good, and a thread that meets the interpreter's end aborts the process.
     import torch.distributed.nn
 
     from cfol_fast.machine import why_no_cuda
@@ -149,8 +159,8 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
     if gpus:
         if local_rank() >= (found := torch.cuda.device_count()):
             raise InputError(
-                f"each process needs a GPU of its own, and this machine has {found}: start at most {found} here, got at least "
-                f"{local_rank() + 1}, or take --device cpu"
+                f"each process needs a GPU of its own, and this machine has {found}: start at most {found}"
+                f" here, got at least {local_rank() + 1}, or take --device cpu"
             )
         torch.cuda.set_device(local_rank())
     with told_in_words(patience, goes_on):
@@ -180,10 +190,12 @@ def joined(device: str = "auto", patience: float = PATIENCE, goes_on: str = RESU
 
 
 def _name_of_this_start(store: Any, rank: int, size: int, patience: float) -> str:
-    """A name that all processes of this start know and no earlier one had: torchrun's store, with what is in it, outlives a restart.
+    """A name that all processes of this start know and no earlier one had: torchrun's store, with what is in
+    it, outlives a restart.
 
-    Each process leaves a number of its own. The first names the start by all that it finds; a number that an earlier start left is
-    replaced sooner or later, and the name with it. Once every process has found its own number in the name, the name holds.
+    Each process leaves a number of its own. The first names the start by all that it finds; a number that an
+    earlier start left is replaced sooner or later, and the name with it. Once every process has found its own
+    number in the name, the name holds.
     """
     import hashlib
     import uuid
@@ -214,7 +226,9 @@ class RankLost(TrainingFailed):
 
 @contextmanager
 def told_in_words(patience: float, goes_on: str = RESUMED) -> Iterator[None]:
-    """What torch.distributed says of a rank that hangs, or is gone, as a sentence. goes_on: what is left, and how to continue."""
+    """What torch.distributed says of a rank that hangs, or is gone, as a sentence. goes_on: what is left, and
+    how to continue.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -223,17 +237,20 @@ def told_in_words(patience: float, goes_on: str = RESUMED) -> Iterator[None]:
             raise
         if any(words in said for words in HANGS):
             raise RankLost(
-                f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; {goes_on} (--patience SECONDS waits longer)"
+                f"{_who_hangs()} did not answer within {patience:g} s, so the run ends; {goes_on} (--patience"
+                " SECONDS waits longer)"
             ) from error
         if any(words in said for words in GONE):
             raise RankLost(
-                f"another process of the run is gone (killed, perhaps for lack of memory), so this one ends; {goes_on}"
+                "another process of the run is gone (killed, perhaps for lack of memory), so this one ends;"
+                f" {goes_on}"
             ) from error
         raise
 
 
 def speaks_first() -> bool:
-    """Whether this is the first rank that has something to say about the end of the run: one message is enough.
+    """Whether this is the first rank that has something to say about the end of the run: one message is
+    enough.
 
     The others fail for the same reason, or because this one did. Without a store to ask, rank 0 speaks.
     """

@@ -1,8 +1,9 @@
 """What a person sees of long work: the lines of the log, and on a terminal a live line under them.
 
-The package talks through the logger "cfol_fast": INFO is what a run says, WARNING is doubt about its figures. `printed` shows these
-lines for a while. `Progress` shows a training run, `Count` work that is counted (an evaluation's images), `track` the items of a loop.
-A live line is drawn again on a clock, not on steps: asking the device for figures at every step would make it wait.
+The package talks through the logger "cfol_fast": INFO is what a run says, WARNING is doubt about its figures.
+`printed` shows these lines for a while. `Progress` shows a training run, `Count` work that is counted (an
+evaluation's images), `track` the items of a loop. A live line is drawn again on a clock, not on steps: asking
+the device for figures at every step would make it wait.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def show(stream: TextIO | None, text: str) -> None:
 
 
 class LiveLine:
-    """The last line of a terminal, drawn over and over. `live` is False, and nothing is drawn, where there is no terminal."""
+    """The last line of a terminal, drawn over and over.
+
+    `live` is False, and nothing is drawn, where there is no terminal.
+    """
 
     # The one that the terminal shows now.
     drawn: ClassVar[LiveLine | None] = None
@@ -82,7 +86,9 @@ class LiveLine:
 
 
 class Lines(logging.Handler):
-    """Shows every record as a line that stays; a live line is cleared first. stream: the standard output of the moment by default."""
+    """Shows every record as a line that stays; a live line is cleared first. stream: the standard output of
+    the moment by default.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -100,8 +106,8 @@ class Lines(logging.Handler):
 def printed(quiet: bool = False, always: bool = False, stream: TextIO | None = None) -> Iterator[bool]:
     """Shows the lines of the log during the block; yields whether it does.
 
-    Not where the user's own logging hears them, unless `always`. quiet: nothing is shown, also inside another `printed`; the user's
-    own logging hears the lines all the same.
+    Not where the user's own logging hears them, unless `always`. quiet: nothing is shown, also inside another
+    `printed`; the user's own logging hears the lines all the same.
     """
     handler = _ours()
     if handler is None and not quiet and (always or not _heard_elsewhere()):
@@ -146,7 +152,9 @@ def _ours() -> Lines | None:
 
 
 def _heard_elsewhere() -> bool:
-    """Whether the user has set up logging for this package: a handler of its own, or one at the root and a level that lets lines through."""
+    """Whether the user has set up logging for this package: a handler of its own, or one at the root and a
+    level that lets lines through.
+    """
     if any(not isinstance(handler, (logging.NullHandler, Lines)) for handler in PACKAGE_LOGGER.handlers):
         return True
     at_root = PACKAGE_LOGGER.propagate and bool(logging.getLogger().handlers)
@@ -171,7 +179,9 @@ def _attached(handler: Lines) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the device says now: training robust error since the epoch began, the worst class and its probability."""
+    """What the device says now: training robust error since the epoch began, the worst class and its
+    probability.
+    """
 
     robust_error: float
     worst_class: str | None = None
@@ -209,7 +219,9 @@ class Progress:
         self._started = self._said = time.monotonic()
 
     def step(self, step: int, epoch: int, read: Callable[[], Reading | None]) -> None:
-        """`step` steps are done; `read` is called only if the bar is due to be drawn, which goes without figures if it has none."""
+        """`step` steps are done; `read` is called only if the bar is due to be drawn, which goes without
+        figures if it has none.
+        """
         self._step = step
         silent = self._silent()
         if not silent and not self._line.due():
@@ -276,7 +288,10 @@ class Progress:
             text += f", worst {robust['worst_class']} {robust['worst']:.1%}"
             if "ema" in validation:
                 robust = validation["ema"]["robust"]
-                text += f"; ema: robust {robust['average']:.1%}, worst {robust['worst_class']} {robust['worst']:.1%}"
+                text += (
+                    f"; ema: robust {robust['average']:.1%}, worst {robust['worst_class']}"
+                    f" {robust['worst']:.1%}"
+                )
         text += f"  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}"
         self._say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
 
@@ -287,7 +302,8 @@ class Progress:
 class Count:
     """How far counted work is, on stderr: `count(done, total)` after every piece.
 
-    A terminal shows one line, which goes when the work is done. Elsewhere there is a line every half minute and one at the end.
+    A terminal shows one line, which goes when the work is done. Elsewhere there is a line every half minute
+    and one at the end.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""This process's place among those that work together, and what they tell each other through torch.distributed.
+"""This process's place among those that work together, and what they tell each other through
+torch.distributed.
 
-Every rank holds the same sampler, computes the same global draw, and takes its slots of it. What the ranks learn goes over as integers
-(sums of losses) or unchanged (FOL's examples), so that the samplers stay equal on all ranks, bit for bit, for any number of them. With
-one rank every method returns what it was given.
+Every rank holds the same sampler, computes the same global draw, and takes its slots of it. What the ranks
+learn goes over as integers (sums of losses) or unchanged (FOL's examples), so that the samplers stay equal on
+all ranks, bit for bit, for any number of them. With one rank every method returns what it was given.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def group_size() -> int:
 class Ranks:
     """This process's place among those that train together: `rank` of `size`.
 
-    process_group: torch.distributed's, instead of the two numbers; with the numbers alone the default group sums. Without any of them
-    the process must be alone. world_size=1: draw alone although there is a process group.
+    process_group: torch.distributed's, instead of the two numbers; with the numbers alone the default group
+    sums. Without any of them the process must be alone. world_size=1: draw alone although there is a process
+    group.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class Ranks:
                 raise InputError("this process is not in the process_group that the sampler was given")
             if (rank, world_size) not in ((None, None), found):
                 raise InputError(
-                    f"rank={rank} and world_size={world_size} are not those of the process_group, {found[0]} of {found[1]}: "
-                    "give one or the other"
+                    f"rank={rank} and world_size={world_size} are not those of the process_group, {found[0]}"
+                    f" of {found[1]}: give one or the other"
                 )
             rank, world_size = found
         self.size = _whole("world_size", 1 if world_size is None else world_size, 1)
@@ -63,11 +65,14 @@ class Ranks:
             raise InputError(f"rank must be below world_size={self.size}, got {self.rank}")
 
     def check_told(self) -> None:
-        """Refuses to draw the same examples on every rank of a process group of which the sampler was told nothing."""
+        """Refuses to draw the same examples on every rank of a process group of which the sampler was told
+        nothing.
+        """
         if not self.told and (size := group_size()) > 1:
             raise InputError(
-                f"there is a process group of {size} ranks, and each would draw the same examples: make the sampler with "
-                "rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size(), or with world_size=1 to draw alone"
+                f"there is a process group of {size} ranks, and each would draw the same examples: make the"
+                " sampler with rank=torch.distributed.get_rank(),"
+                " world_size=torch.distributed.get_world_size(), or with world_size=1 to draw alone"
             )
 
     @property
@@ -151,33 +156,35 @@ class Ranks:
         if len(holders) > 1:
             groups = " against ".join(", ".join(ranks) for ranks in holders.values())
             raise TrainingFailed(
-                f"{what} differs from rank to rank ({groups}): every rank must draw and update equally often, with the same numbers "
-                "of examples"
+                f"{what} differs from rank to rank ({groups}): every rank must draw and update equally often,"
+                " with the same numbers of examples"
             )
 
     def _reachable(self, values: Tensor) -> Any:
         """The process group, which must be there and be able to carry these values."""
         if self._group is None and group_size() != self.size:
             raise InputError(
-                f"the sampler was told of {self.size} ranks, and the default process group has {group_size()}: call "
-                "torch.distributed.init_process_group first, or pass process_group="
+                f"the sampler was told of {self.size} ranks, and the default process group has"
+                f" {group_size()}: call torch.distributed.init_process_group first, or pass process_group="
             )
         if dist.get_backend(self._group) == "nccl" and values.device.type == "cpu":
             raise InputError(
-                "the process group speaks nccl, which carries only what is on a GPU: make the sampler with device='cuda', or the "
-                "group with backend='cpu:gloo,cuda:nccl'"
+                "the process group speaks nccl, which carries only what is on a GPU: make the sampler with"
+                " device='cuda', or the group with backend='cpu:gloo,cuda:nccl'"
             )
         return self._group
 
 
 @contextmanager
 def _let_go(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Leaves when the thread of gloo that carried these tensors holds them no more: it may, for milliseconds after the call.
+    """Leaves when the thread of gloo that carried these tensors holds them no more: it may, for milliseconds
+    after the call.
 
-    Whoever lets go of a tensor last needs the interpreter, and a thread that needs it while it ends aborts the process: a script whose
-    last call is one of ours would fail at its end.
+    Whoever lets go of a tensor last needs the interpreter, and a thread that needs it while it ends aborts
+    the process: a script whose last call is one of ours would fail at its end.
     """
-    # On a GPU the tensors are held until the device has used them, by the process group, and nobody waits for that.
+    # On a GPU the tensors are held until the device has used them, by the process group, and nobody waits for
+    # that.
     tensors = [tensor for tensor in tensors if tensor.device.type == "cpu"]
     before = [_holders(tensor) for tensor in tensors]
     yield

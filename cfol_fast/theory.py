@@ -1,8 +1,8 @@
-"""What the paper proves, as numbers: the step size, the bound of Theorem 1, the CVaR level of the same uncertainty set,
-and the ensemble of iterates that the bound speaks of.
+"""What the paper proves, as numbers: the step size, the bound of Theorem 1, the CVaR level of the same
+uncertainty set, and the ensemble of iterates that the bound speaks of.
 
-Theorem 1 holds for Algorithm 1 with gamma = 1/2, a uniform base distribution and single draws, for models with a mistake
-bound C (assumption 1): at most C mistakes on any sequence of examples.
+Theorem 1 holds for Algorithm 1 with gamma = 1/2, a uniform base distribution and single draws, for models
+with a mistake bound C (assumption 1): at most C mistakes on any sequence of examples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from cfol_fast.errors import InputError
 def step_size(k: int, C: float | None = None) -> float:
     """The bandit's step size of Theorem 1, sqrt(log k / (4 k C)), at most 1 / (2 k).
 
-    `C` is the model's mistake bound; the theorem needs at least k log k, which is taken where C is smaller or not given.
+    `C` is the model's mistake bound; the theorem needs at least k log k, which is taken where C is smaller or
+    not given.
     """
     C = _mistakes(k, C)
     return math.sqrt(math.log(k) / (4 * k * C))
@@ -31,8 +32,8 @@ def step_size(k: int, C: float | None = None) -> float:
 class WorstClassBound(float):
     """The right-hand side of Theorem 1: a number, with the terms that it is the sum of.
 
-    regret: 6C/T, what the bandit and the model lose while learning; sampling, sampling_tail: a step sees single
-    examples, not the whole class; ensemble, ensemble_tail: n members stand for all T iterates.
+    regret: 6C/T, what the bandit and the model lose while learning; sampling, sampling_tail: a step sees
+    single examples, not the whole class; ensemble, ensemble_tail: n members stand for all T iterates.
     """
 
     terms: dict[str, float]
@@ -49,9 +50,11 @@ class WorstClassBound(float):
 
 
 def worst_class_bound(C: float, T: int, k: int, delta: float, n: int) -> WorstClassBound:
-    """Theorem 1: with probability at least 1 - delta no class's risk, averaged over the ensemble, is above this.
+    """Theorem 1: with probability at least 1 - delta no class's risk, averaged over the ensemble, is above
+    this.
 
-    C: mistake bound (raised to k log k where smaller); T: steps; k: classes; n: members drawn i.i.d. from the T iterates.
+    C: mistake bound (raised to k log k where smaller); T: steps; k: classes; n: members drawn i.i.d. from the
+    T iterates.
     """
     if T < 1 or n < 1:
         raise ValueError(f"T and n must be at least 1, got T = {T}, n = {n}")
@@ -71,7 +74,9 @@ def worst_class_bound(C: float, T: int, k: int, delta: float, n: int) -> WorstCl
 
 
 def cvar_alpha(gamma: float, m: int) -> float:
-    """The CVaR level with the same cap on each probability as mixing with gamma over m arms: 1 / ((1 - gamma) m + gamma)."""
+    """The CVaR level with the same cap on each probability as mixing with gamma over m arms: 1 / ((1 - gamma)
+    m + gamma).
+    """
     if not 0 < gamma <= 1:
         raise InputError(f"gamma must be in (0, 1], got {gamma}")
     if m < 1:
@@ -80,11 +85,13 @@ def cvar_alpha(gamma: float, m: int) -> float:
 
 
 class IterateReservoir:
-    """n iterates drawn independently and uniformly from a training run, kept while it goes: the ensemble of Theorem 1.
+    """n iterates drawn independently and uniformly from a training run, kept while it goes: the ensemble of
+    Theorem 1.
 
     Each member is a reservoir of size one of its own, so that a step may be chosen more than once. Call
-    `observe(step, model)` at the start of every step, before the model is updated: the theorem's theta^t is the model
-    that step t's mistakes are counted on. Only the about n * log(T) steps that are chosen cost a copy of the weights.
+    `observe(step, model)` at the start of every step, before the model is updated: the theorem's theta^t is
+    the model that step t's mistakes are counted on. Only the about n * log(T) steps that are chosen cost a
+    copy of the weights.
     """
 
     def __init__(self, n: int, seed: int = 0) -> None:
@@ -93,7 +100,8 @@ class IterateReservoir:
         self.n = n
         self.seed = seed
         self.seen = 0
-        # For each member: the step whose iterate it holds, that iterate's weights, and the step that replaces it next.
+        # For each member: the step whose iterate it holds, that iterate's weights, and the step that replaces
+        # it next.
         self.steps = [-1] * n
         self.weights: list[dict[str, Tensor]] = [{} for _ in range(n)]
         self._due = [0] * n
@@ -117,14 +125,17 @@ class IterateReservoir:
         self._next = min(self._due)
 
     def _next_due(self, member: int, step: int) -> int:
-        # A reservoir of size one takes the t-th item with probability 1/t, so its next item after the t-th is beyond the
-        # s-th with probability t/s: the floor of t/U, plus one, for U uniform in (0, 1]. Steps count from 0, items from 1.
+        # A reservoir of size one takes the t-th item with probability 1/t, so its next item after the t-th is
+        # beyond the s-th with probability t/s: the floor of t/U, plus one, for U uniform in (0, 1]. Steps
+        # count from 0, items from 1.
         self._replaced[member] += 1
         uniform = 1 - random.Random(f"{self.seed}/{member}/{self._replaced[member]}").random()
         return int((step + 1) / uniform)
 
     def models(self, network: nn.Module) -> Iterator[nn.Module]:
-        """`network` with the weights of each member in turn; it is one object, so use each before asking for the next."""
+        """`network` with the weights of each member in turn; it is one object, so use each before asking for
+        the next.
+        """
         if not self.seen:
             raise ValueError(
                 "the reservoir has seen no iterate: call observe(step, model) in the training loop"
@@ -173,10 +184,12 @@ class EnsembleRisk:
 
 
 def ensemble_risk(models: Iterable[Any], evaluate: Callable[[Any], Any]) -> EnsembleRisk:
-    """The left-hand side of Theorem 1: each member is attacked and evaluated on its own, then each class is averaged.
+    """The left-hand side of Theorem 1: each member is attacked and evaluated on its own, then each class is
+    averaged.
 
     `evaluate(model)` gives the class accuracies: a (k,) tensor or something with `per_class`, e.g.
-    `lambda m: cf.evaluate(m, source, attack=cf.PGD(m, eps=8/255)).robust`. `AveragedLogits` is a different model.
+    `lambda m: cf.evaluate(m, source, attack=cf.PGD(m, eps=8/255)).robust`. `AveragedLogits` is a different
+    model.
     """
     rows = []
     for model in models:
@@ -190,7 +203,10 @@ def ensemble_risk(models: Iterable[Any], evaluate: Callable[[Any], Any]) -> Ense
 
 
 class AveragedLogits(nn.Module):
-    """One classifier out of several: the mean of their logits. Not what Theorem 1 bounds: see `ensemble_risk`."""
+    """One classifier out of several: the mean of their logits.
+
+    Not what Theorem 1 bounds: see `ensemble_risk`.
+    """
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -199,7 +215,8 @@ class AveragedLogits(nn.Module):
             raise ValueError("the ensemble has no members")
         if len(set(map(id, self.members))) < len(self.members):
             raise ValueError(
-                "the same model is there twice: IterateReservoir.models yields one object, so copy.deepcopy each member"
+                "the same model is there twice: IterateReservoir.models yields one object, so copy.deepcopy"
+                " each member"
             )
 
     def forward(self, x: Tensor) -> Tensor:

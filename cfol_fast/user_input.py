@@ -36,7 +36,9 @@ def parse_number(text: str) -> float:
 
 
 def check_home_folder(path: str) -> None:
-    """`~name/...` of somebody who has no home folder here would be an error in Python's own words, much later."""
+    """`~name/...` of somebody who has no home folder here would be an error in Python's own words, much
+    later.
+    """
     if path.startswith("~") and os.path.expanduser(path) == path:
         raise InputError(
             f"{shorten(path)}: there is no home folder of that name; give the folder's whole path"
@@ -51,7 +53,9 @@ def shorten(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be: `least` (itself left out if `above`) to `most`, as a check and as the type of an option."""
+    """What a number may be: `least` (itself left out if `above`) to `most`, as a check and as the type of an
+    option.
+    """
 
     least: float
     most: float
@@ -110,7 +114,9 @@ def parse_whole(text: str) -> int:
 
 
 def parse_parameter(value: Any) -> Any:
-    """A method's parameter: a number (whole numbers stay whole), true/false, none, a list of these, or a word."""
+    """A method's parameter: a number (whole numbers stay whole), true/false, none, a list of these, or a
+    word.
+    """
     if not isinstance(value, str):
         return list(value) if isinstance(value, tuple) else value
     text = value.strip()
@@ -130,7 +136,9 @@ def parse_parameter(value: Any) -> Any:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known one or, where none is near, all of them."""
+    """The end of an error about an unknown name: the nearest known one or, where none is near, all of
+    them.
+    """
     names = list(known)
     close = nearest(word, names)
     if close:
@@ -139,7 +147,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that `word` most likely stands for. A path such as `attack.eps` is also found by its last part."""
+    """The known name that `word` most likely stands for.
+
+    A path such as `attack.eps` is also found by its last part.
+    """
     names, word = list(known), word.lower()
     by_last_part = {name.rpartition(".")[2]: name for name in reversed(names)}
     whole = difflib.get_close_matches(word, names, n=1)

@@ -1,6 +1,8 @@
-"""Adversarial training of a ViT with Hugging Face's Trainer, as one writes it without cfol_fast: python hugging_face.py DIR [EPOCHS]
+"""Adversarial training of a ViT with Hugging Face's Trainer, as one writes it without cfol_fast: python
+hugging_face.py DIR [EPOCHS]
 
-DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. hugging_face_cfol.py is the same with CFOL.
+DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. hugging_face_cfol.py is the same with
+CFOL.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The same training with CFOL: python hugging_face_cfol.py DIR [EPOCHS]
 
-What changed against hugging_face.py: a sampler, the class that RobustTrainer is made from, and the evaluation.
+What changed against hugging_face.py: a sampler, the class that RobustTrainer is made from, and the
+evaluation.
 """
 
 import sys

@@ -1,6 +1,8 @@
-"""Adversarial training of a timm model with Lightning, as one writes it without cfol_fast: python lightning_timm.py DIR [EPOCHS]
+"""Adversarial training of a timm model with Lightning, as one writes it without cfol_fast: python
+lightning_timm.py DIR [EPOCHS]
 
-DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. lightning_timm_cfol.py is the same with CFOL.
+DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. lightning_timm_cfol.py is the same with
+CFOL.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The same training with CFOL: python lightning_timm_cfol.py DIR [EPOCHS]
 
-What changed against lightning_timm.py: a sampler, its callback and our loader, what training_step takes and returns, and the evaluation.
+What changed against lightning_timm.py: a sampler, its callback and our loader, what training_step takes and
+returns, and the evaluation.
 """
 
 import sys

@@ -1,6 +1,8 @@
-"""Adversarial training over an ImageFolder, as one writes it without cfol_fast: python plain_loop.py DIR [EPOCHS]
+"""Adversarial training over an ImageFolder, as one writes it without cfol_fast: python plain_loop.py DIR
+[EPOCHS]
 
-DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. plain_loop_cfol.py is the same with CFOL.
+DIR holds train/<class>/*.png and test/<class>/*.png, all of one size. plain_loop_cfol.py is the same with
+CFOL.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """The same loop with CFOL: python plain_loop_cfol.py DIR [EPOCHS]
 
-What changed against plain_loop.py: a sampler and our loader, one line that tells the sampler what was wrong, and the evaluation.
+What changed against plain_loop.py: a sampler and our loader, one line that tells the sampler what was wrong,
+and the evaluation.
 """
 
 import sys

@@ -1,6 +1,8 @@
-"""What mkdocs does beyond docs/*.md: a page for every method, and links to files of the repository that are outside of docs/.
+"""What mkdocs does beyond docs/*.md: a page for every method, and links to files of the repository that are
+outside of docs/.
 
-The pages of methods are made from the table in cfol_fast/methods.py, from docs/methods.toml and from results/.
+The pages of methods are made from the table in cfol_fast/methods.py, from docs/methods.toml and from
+results/.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A link to a file outside of docs/ becomes one to the repository or, as long as that has no address, the file's name."""
+    """A link to a file outside of docs/ becomes one to the repository or, as long as that has no address, the
+    file's name.
+    """
 
     def outside(link: re.Match[str]) -> str:
         text, target = link.groups()
@@ -121,7 +125,10 @@ def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
 
     def figures(of: Mapping[str, Any]) -> str:
         robust = of["rules"][RULE]["robust"]
-        return f"{interval_text(robust['average'])} % on average, {interval_text(robust['worst'])} % in the worst class"
+        return (
+            f"{interval_text(robust['average'])} % on average, {interval_text(robust['worst'])} % in the"
+            " worst class"
+        )
 
     seeds = len(row["seeds"])
     count = "one seed" if seeds == 1 else f"{seeds} seeds, ± half of the mean's 95 % t-interval"
@@ -135,13 +142,16 @@ def _fair_sentence(name: str, facts: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"In the comparison of all methods ({facts['setting']}): robust accuracy {figures(row)} ({count}; checkpoint {RULE})."
-        f"{beside}{chosen} Made by `{facts['command']}`; what it shows and what not: `results/README.md`."
+        f"In the comparison of all methods ({facts['setting']}): robust accuracy {figures(row)} ({count};"
+        f" checkpoint {RULE}).{beside}{chosen} Made by `{facts['command']}`; what it shows and what not:"
+        " `results/README.md`."
     )
 
 
 def results(kept: Path) -> dict[str, list[str]]:
-    """For each method that a recipe's result has a run of, a sentence with its robust figures: of the recipe with the most seeds."""
+    """For each method that a recipe's result has a run of, a sentence with its robust figures: of the recipe
+    with the most seeds.
+    """
     best: dict[str, tuple[int, str]] = {}
     for file in sorted(kept.glob("*/*.json")):
         recipe = json.loads(file.read_text())
@@ -154,7 +164,9 @@ def results(kept: Path) -> dict[str, list[str]]:
 
 
 def _plain(entry: dict[str, Any]) -> bool:
-    """Whether the row is the method as it is by default, under the attack that its data set is tested with."""
+    """Whether the row is the method as it is by default, under the attack that its data set is tested
+    with.
+    """
     complete = {"robust.average", "robust.worst"} <= set(entry.get("values") or {})
     return complete and not entry.get("parameters") and not entry.get("attack")
 
@@ -168,6 +180,7 @@ def _sentence(recipe: dict[str, Any], entry: dict[str, Any], seeds: int) -> str:
     data, model = ", ".join(recipe.get("datasets") or []), entry.get("model")
     count = "one seed" if seeds == 1 else f"{seeds} seeds, with their deviation"
     return (
-        f"On {data} with {model}: robust accuracy {share('robust.average')} on average, {share('robust.worst')} in the worst class "
-        f"({count}; checkpoint {recipe.get('checkpoint')}). Made by `{recipe.get('command')}`."
+        f"On {data} with {model}: robust accuracy {share('robust.average')} on average,"
+        f" {share('robust.worst')} in the worst class ({count}; checkpoint {recipe.get('checkpoint')}). Made"
+        f" by `{recipe.get('command')}`."
     )

@@ -1,4 +1,6 @@
-"""What holds for every test: two cores are shared, only GPU tests may be skipped, only slow ones start a Python of their own."""
+"""What holds for every test: two cores are shared, only GPU tests may be skipped, only slow ones start a
+Python of their own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import sys
 
 # Before torch is loaded: pytest runs one worker per core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A race has another winner from one run to the next, and its choice another rounding; nor is the user's cache folder ours.
+# A race has another winner from one run to the next, and its choice another rounding; nor is the user's cache
+# folder ours.
 os.environ["CFOL_CHOICES"] = "fixed"
 
 import pytest
@@ -27,7 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A background job of a script ignores Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The process that only hands out the tests runs none: it need not load torch, for which the workers would wait.
+    # The process that only hands out the tests runs none: it need not load torch, for which the workers would
+    # wait.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         # Before torch: it may have to tell oneDNN what this CPU cannot do.
         importlib.import_module("cfol_fast")
@@ -71,7 +75,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _threads_stay_as_they_were():
-    """Importing FFCV, and every loader of it, changes torch's thread count: no test may leave that to the next."""
+    """Importing FFCV, and every loader of it, changes torch's thread count: no test may leave that to the
+    next.
+    """
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,6 @@
-"""bfloat16 on any CPU: the very ops are tried, what oneDNN lacks runs on torch's own, and what cannot run is refused."""
+"""bfloat16 on any CPU: the very ops are tried, what oneDNN lacks runs on torch's own, and what cannot run is
+refused.
+"""
 
 import signal
 import subprocess

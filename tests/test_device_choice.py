@@ -1,5 +1,5 @@
-"""A run on cuda:1 leaves cuda:0 alone: what asks torch.cuda about a device or a stream says which, since the current device is
-another one. The source is read, as no machine here has two GPUs."""
+"""A run on cuda:1 leaves cuda:0 alone: what asks torch.cuda about a device or a stream says which, since the
+current device is another one. The source is read, as no machine here has two GPUs."""
 
 import ast
 from pathlib import Path

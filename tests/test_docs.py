@@ -1,4 +1,6 @@
-"""The README and the pages of docs/ are true: their code runs, their commands run on small data, the messages they explain exist."""
+"""The README and the pages of docs/ are true: their code runs, their commands run on small data, the messages
+they explain exist.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.training import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-# Pages whose blocks another test runs: that test names the page. (The README's program: tests/test_readme.py.)
+# Pages whose blocks another test runs: that test names the page. (The README's program:
+# tests/test_readme.py.)
 ELSEWHERE = {
     "own-loop.md": "tests/sampling/test_own_loop.py",
     "many-gpus.md": "tests/distributed",
@@ -29,7 +32,8 @@ PAGES = ["../README.md", *sorted(path.name for path in DOCS.glob("*.md") if path
 # What stands above a block that no test runs.
 REASONS = ("needs a GPU", "needs a download", "run by hand")
 BLOCK = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
-# Two steps of training, few images and weak attacks: a page is about what a command does, not about how good its result is.
+# Two steps of training, few images and weak attacks: a page is about what a command does, not about how good
+# its result is.
 SHORT = ["--epochs=1", "--batch-size=8", "--threads=1", "--quiet"]
 SHORT += [
     f"--set={field}"

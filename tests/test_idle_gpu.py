@@ -1,4 +1,7 @@
-"""`--device auto` takes a GPU that this build can use. One that it cannot use is told, with the reason and what changes it."""
+"""`--device auto` takes a GPU that this build can use.
+
+One that it cannot use is told, with the reason and what changes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The package as others get it: an sdist with all sources, and a wheel that works far away from the checkout."""
+"""The package as others get it: an sdist with all sources, and a wheel that works far away from the
+checkout.
+"""
 
 import os
 import shutil
@@ -45,8 +47,8 @@ def run(*command, cwd=ROOT, **environment):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """What `make wheel` leaves, for the CPU (the CUDA build has its own tests). It builds from the sdist, so that a file missing there
-    is noticed."""
+    """What `make wheel` leaves, for the CPU (the CUDA build has its own tests). It builds from the sdist, so
+    that a file missing there is noticed."""
     folder = tmp_path_factory.mktemp("dist")
     run("bash", "scripts/build-wheel.sh", sys.executable, folder, CFOL_CUDA="0")
     return folder
@@ -113,7 +115,8 @@ def test_the_wheel_trains_and_evaluates_in_a_new_environment_without_a_compiler(
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    # torch and the rest come from this environment; its .pth files, the editable install among them, do not count there
+    # torch and the rest come from this environment; its .pth files, the editable install among them, do not
+    # count there
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     bare = {"PATH": str(tmp_path / "env" / "bin"), "PYTHONPATH": "", "CC": "", "CXX": "", "CUDA_HOME": ""}
     assert shutil.which("g++", path=bare["PATH"]) is None

@@ -1,4 +1,6 @@
-"""One machine stands for several: what depends on the processor's instructions is tested again with those of older ones."""
+"""One machine stands for several: what depends on the processor's instructions is tested again with those of
+older ones.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def run(setting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     name, value = setting.split("=")
     return subprocess.run(
         [sys.executable, *arguments],
-        # The kernels of CUDA are the same everywhere; a test of them alone has no parameters then, and is skipped.
+        # The kernels of CUDA are the same everywhere; a test of them alone has no parameters then, and is
+        # skipped.
         env={**environment, name: value, "CFOL_NATIVE_SIDE": "cpu", "CI": ""},
         cwd=CHECKOUT,
         capture_output=True,
@@ -92,7 +95,10 @@ def test_our_kernels_are_right_with_the_instructions_of_older_processors(setting
 @pytest.mark.slow
 def test_each_processor_has_a_cache_of_compiled_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(machine.COMPILE_CACHE, raising=False)
-    asked = "import torch._inductor.codecache; from cfol_fast import machine; machine.keep_compiled_code_apart(); print(machine.os.environ[machine.COMPILE_CACHE])"
+    asked = (
+        "import torch._inductor.codecache; from cfol_fast import machine; machine.keep_compiled_code_apart();"
+        " print(machine.os.environ[machine.COMPILE_CACHE])"
+    )
     # Whatever the machine, or the environment of the tests, is limited to: these two differ.
     settings = ("ATEN_CPU_CAPABILITY=default", "ATEN_CPU_CAPABILITY=avx2")
     assert len({run(setting, "-c", asked).stdout for setting in settings}) == len(settings)

@@ -10,18 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from cfol_fast import progress as progress_module
-from cfol_fast.progress import (
-    Count,
-    Progress,
-    Reading,
-    bar,
-    clock,
-    is_heard,
-    printed,
-    silenced,
-    tell,
-    track,
-)
+from cfol_fast.progress import Count, Progress, Reading, bar, clock, is_heard, printed, silenced, tell, track
 from tests.listening import listening
 
 LOGGER = logging.getLogger("cfol_fast.somewhere")
@@ -80,7 +69,8 @@ def test_a_plain_line_per_epoch_with_the_time_left_when_the_output_is_no_termina
     progress.row(ROW, 5, ["a", "b", "c"], None)
     assert (
         out.getvalue()
-        == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01  1:30 left\n"
+        == "epoch 2/5  loss 1.250  robust error 50.0%  worst c 75.0% (p 0.50)  1,234 images/s  1:01  1:30"
+        " left\n"
     )
 
 

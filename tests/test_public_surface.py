@@ -1,4 +1,6 @@
-"""What a user's editor and prompt say of the public names: types that catch a misspelt argument, and reprs with the settings."""
+"""What a user's editor and prompt say of the public names: types that catch a misspelt argument, and reprs
+with the settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What may be skipped: tests that need a GPU, and outside of CI what the machine has no packages for. What must be marked slow."""
+"""What may be skipped: tests that need a GPU, and outside of CI what the machine has no packages for.
+
+What must be marked slow.
+"""
 
 import os
 import re
@@ -56,7 +59,9 @@ def test_what_starts_a_python_of_its_own_must_be_marked_slow(tmp_path):
 
 
 def test_make_check_leaves_out_every_marker_but_none_else():
-    """`slow` and what a machine may lack: a new marker has to be named in the Makefile and in conftest too."""
+    """`slow` and what a machine may lack: a new marker has to be named in the Makefile and in
+    conftest too.
+    """
     markers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
     names = {marker.partition(":")[0] for marker in markers}
     left_out = re.search(r'-m "not (.*)" ', (ROOT / "Makefile").read_text())

@@ -1,4 +1,6 @@
-"""The theory's numbers, the inequalities it rests on, and Theorem 1 itself on a problem whose mistake bound is known."""
+"""The theory's numbers, the inequalities it rests on, and Theorem 1 itself on a problem whose mistake bound
+is known.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +85,11 @@ def test_mixing_bounds_hold_over_examples_too() -> None:
 
 
 class Perceptron(nn.Linear):
-    """Rosenblatt's, on the worst case of an l-infinity attack, which for a linear model is known in closed form.
+    """Rosenblatt's, on the worst case of an l-infinity attack, which for a linear model is known in closed
+    form.
 
-    If all perturbed examples of a class have |x| <= R and margin m under some unit vector, it errs at most (R/m)^2 times
+    If all perturbed examples of a class have |x| <= R and margin m under some unit vector, it errs at most
+    (R/m)^2 times
     on any sequence of them: the mistake bound of assumption 1.
     """
 

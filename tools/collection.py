@@ -1,8 +1,10 @@
 """The few files of a reproduction that are worth keeping: one JSON per comparison, and the figures.
 
-A recipe whose runs are all among another's (the mini scale has one data set for several of the paper's) is no comparison of
-its own: its name stands under `also` in the other's file. A kept file holds the recipe's table and, of every run in it, the
-settings and how many images of each class were right. From these counts every accuracy and interval can be computed again.
+A recipe whose runs are all among another's (the mini scale has one data set for several of the paper's) is no
+comparison of
+its own: its name stands under `also` in the other's file. A kept file holds the recipe's table and, of every
+run in it, the settings and how many images of each class were right. From these counts every accuracy and
+interval can be computed again.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def in_the_papers_order(tables: Sequence[Table]) -> list[Table]:
 
 
 def collect(reproduction: Path, folder: Path) -> list[Path]:
-    """Writes what is worth keeping of the recipes carried out in `reproduction` below `folder`, and returns the JSON files."""
+    """Writes what is worth keeping of the recipes carried out in `reproduction` below `folder`, and returns
+    the JSON files.
+    """
     with made_from(reproduction):
         return _collect(reproduction, folder)
 
@@ -68,7 +72,8 @@ def _collect(reproduction: Path, folder: Path) -> list[Path]:
     written = _collect_frontier(reproduction, folder)
     if not tables and not written:
         raise InputError(
-            f"{reproduction} holds no tables: expected {reproduction}/RECIPE/{NAME} (cfol-fast reproduce NAME)"
+            f"{reproduction} holds no tables: expected {reproduction}/RECIPE/{NAME} (cfol-fast reproduce"
+            " NAME)"
         )
     for table, also in distinct(tables):
         place = folder / table["scale"]
@@ -116,7 +121,9 @@ def distinct(tables: Sequence[Table]) -> list[tuple[Table, list[Table]]]:
 
 
 def _contains(host: Table, table: Table) -> bool:
-    """Whether a table has nothing that another has not: the same runs, with the same attack or with the runs' own test."""
+    """Whether a table has nothing that another has not: the same runs, with the same attack or with the runs'
+    own test.
+    """
     if (host["scale"], host["checkpoint"]) != (table["scale"], table["checkpoint"]):
         return False
     tested = _tested(host)
@@ -125,7 +132,9 @@ def _contains(host: Table, table: Table) -> bool:
 
 
 def _tested(table: Table) -> set[tuple[str, str | None]]:
-    """What a table compares: each run, with the attack it was tested with; None for the test that every run ends with."""
+    """What a table compares: each run, with the attack it was tested with; None for the test that every run
+    ends with.
+    """
     return {
         (run, entry["attack"] and json.dumps(entry["attack"], sort_keys=True))
         for block in table["blocks"]
@@ -149,7 +158,9 @@ def _compact(table: Table, also: Sequence[Table], reproduction: Path) -> Table:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    """A run's settings and, for each of its checkpoints and evaluations, the images of each class and how many were right."""
+    """A run's settings and, for each of its checkpoints and evaluations, the images of each class and how
+    many were right.
+    """
     result = read_finished(folder)
     record: dict[str, Any] = {
         "method": result["method"],
@@ -170,7 +181,9 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def _counts(accuracies: Mapping[str, Any]) -> dict[str, Any]:
-    """{"images": [n per class], "clean": [right per class], "robust": [...]} of a {"clean": R, "robust": R}."""
+    """{"images": [n per class], "clean": [right per class], "robust": [...]} of a {"clean": R,
+    "robust": R}.
+    """
     found: dict[str, Any] = {}
     for kind in ("clean", "robust"):
         if accuracy := accuracies.get(kind):
@@ -192,7 +205,9 @@ def _keep_figures(table: Table, reproduction: Path, place: Path) -> list[str]:
 
 
 def readable_json(value: Any, indent: int = 0, width: int = 240) -> str:
-    """JSON in which whatever fits on a line stands on one: tables of numbers are read and compared by line."""
+    """JSON in which whatever fits on a line stands on one: tables of numbers are read and compared by
+    line.
+    """
     flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if len(flat) + indent <= width or not isinstance(value, (dict, list)) or not value:
         return flat

@@ -1,8 +1,9 @@
-"""`make test-gpu`: runs every test marked `gpu` and a short benchmark, and writes gpu-report.json to send back.
+"""`make test-gpu`: runs every test marked `gpu` and a short benchmark, and writes gpu-report.json to send
+back.
 
-The kernels were written on machines without a GPU; a report from a machine that has one tells whether they work there. After a bad
-access nothing else works in its process, so each test file has a process of its own; the report is written before the first of them
-and again after each, so that it is there whatever happens.
+The kernels were written on machines without a GPU; a report from a machine that has one tells whether they
+work there. After a bad access nothing else works in its process, so each test file has a process of its own;
+the report is written before the first of them and again after each, so that it is there whatever happens.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def check(report: Path, findings: dict[str, Any]) -> int:
 
 
 def test_files() -> list[str]:
-    """The files with tests for a GPU, from the checkout's root: the native ops first, since all else is built on them."""
+    """The files with tests for a GPU, from the checkout's root: the native ops first, since all else is built
+    on them.
+    """
     folder = ROOT / "tests"
     marked = [path for path in sorted(folder.rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
     found = [
@@ -69,7 +72,10 @@ def test_files() -> list[str]:
 
 
 def run_file(file: str) -> list[dict[str, Any]]:
-    """The outcome of each test of a file. What failed is tried again, where a failing launch is told at its own place."""
+    """The outcome of each test of a file.
+
+    What failed is tried again, where a failing launch is told at its own place.
+    """
     rows = run_tests(file)
     for row in [row for row in rows if row["outcome"] not in ("passed", "skipped")][:TRIED_AGAIN]:
         again = run_tests(row["name"], CUDA_LAUNCH_BLOCKING="1")
@@ -78,7 +84,9 @@ def run_file(file: str) -> list[dict[str, Any]]:
 
 
 def run_tests(selection: str, **variables: str) -> list[dict[str, Any]]:
-    """Runs the tests marked gpu of a file, or one test, in a process; a process that dies is an outcome too."""
+    """Runs the tests marked gpu of a file, or one test, in a process; a process that dies is an
+    outcome too.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
         command = [sys.executable, "-m", "pytest", selection, "-m", "gpu", "-v", "-p", "no:cacheprovider"]
@@ -126,7 +134,9 @@ def _tried(part: Callable[[], Any]) -> Any:
 
 
 def measure(device: str, seconds: float = 3.0, batch: int = 128) -> dict[str, float]:
-    """Microseconds of the ops that a training step adds to the network's passes, and images/s of PGD-7 on a ResNet-18."""
+    """Microseconds of the ops that a training step adds to the network's passes, and images/s of PGD-7 on a
+    ResNet-18.
+    """
     import torch
 
     from cfol_fast import PGD, ClassSampler, models, ops
@@ -171,7 +181,9 @@ def compare_graph() -> dict[str, Any]:
 
 
 def fused_convolutions(device: str = "cuda:0") -> dict[str, bool]:
-    """Whether cuDNN's convolution + bias (+ sum) + ReLU is used in each precision: where it gives what ops one by one give."""
+    """Whether cuDNN's convolution + bias (+ sum) + ReLU is used in each precision: where it gives what ops
+    one by one give.
+    """
     import torch
 
     from cfol_fast.attacks import cudnn

@@ -1,7 +1,8 @@
-"""What the GPU self-test says of `--graph on`: captured steps against eager ones, from the same start, with --deterministic.
+"""What the GPU self-test says of `--graph on`: captured steps against eager ones, from the same start, with
+--deterministic.
 
-It runs in a process of its own (`python -m tools.graph_check`): cuBLAS must not have been used before, and a capture
-that goes wrong can leave a process without a working GPU.
+It runs in a process of its own (`python -m tools.graph_check`): cuBLAS must not have been used before, and a
+capture that goes wrong can leave a process without a working GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def example() -> TrainConfig:
 
 
 def compare(config: TrainConfig) -> dict[str, Any]:
-    """Whether the captured steps of a run give the eager ones' state bit for bit, how fast both are, and what to do."""
+    """Whether the captured steps of a run give the eager ones' state bit for bit, how fast both are, and what
+    to do.
+    """
     with computing(config.precision, deterministic=True):
         (eager, slow), (graph, fast) = (
             _take_steps(dataclasses.replace(config, graph=on)) for on in (False, True)
@@ -54,7 +57,10 @@ def compare(config: TrainConfig) -> dict[str, Any]:
 
 def advice(different: list[str], times: float) -> str:
     if different:
-        return f"--graph on: do not use it here, {len(different)} tensors differ from eager steps, such as {different[0]}; please report it"
+        return (
+            f"--graph on: do not use it here, {len(different)} tensors differ from eager steps, such as"
+            f" {different[0]}; please report it"
+        )
     if times >= WORTH_IT:
         return f"--graph on: recommended, the same state bit for bit and {times:.2f} times as fast"
     return f"--graph on: the same state bit for bit, but not faster ({times:.2f} times)"

@@ -1,4 +1,5 @@
-"""The README's headline: ERM, CFOL and the best rival by all three checkpoint rules and with class offsets, with intervals.
+"""The README's headline: ERM, CFOL and the best rival by all three checkpoint rules and with class offsets,
+with intervals.
 
 `python -m tools.headline results README.md` writes one for each scale between the page's two marks.
 """
@@ -24,7 +25,9 @@ BEGIN, END = "<!-- headline: written by tools.headline -->", "<!-- end of headli
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """A sentence for each declared comparison with its verdict; the table; and what has to be known with them."""
+    """A sentence for each declared comparison with its verdict; the table; and what has to be known with
+    them.
+    """
     rows = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
     lines = []
     for rule in ("last", "best-average", "best-worst", OFFSETS_RULE):
@@ -36,9 +39,17 @@ def markdown(facts: Mapping[str, Any]) -> str:
         "headline", "", "", ["Checkpoint", "Method"], ["worst class", "20 % tail", "average"], lines
     )
     seeds = min(len(row["seeds"]) for row in rows)
-    declared = "Declared before any run with these seeds (two-sided, best-average checkpoint, paired by seed, Holm over all):"
+    declared = (
+        "Declared before any run with these seeds (two-sided, best-average checkpoint, paired by seed, Holm"
+        " over all):"
+    )
     sentences = "\n".join(f"- {line}" for line in verdicts(facts))
-    what = f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over {counted(seeds, 'seed')} ± half of its 95 % t-interval, each of one figure alone. {OWN} {OVER_SEEDS} Class offsets are fitted on the hold-out, without training. The table describes: the sentences above alone are judged."
+    what = (
+        f"Robust test accuracy in percent ({attack_phrase(facts['attack'])}), mean over"
+        f" {counted(seeds, 'seed')} ± half of its 95 % t-interval, each of one figure alone. {OWN}"
+        f" {OVER_SEEDS} Class offsets are fitted on the hold-out, without training. The table describes: the"
+        " sentences above alone are judged."
+    )
     beside = "\n".join(f"- {line}" for line in caveats(facts))
     return "\n\n".join([declared, sentences, table.markdown().rstrip(), what, beside]).rstrip() + "\n"
 

@@ -1,8 +1,9 @@
-"""results/README.md: every kept comparison on one page, made from the kept JSON alone, so that a test can hold the two together.
+"""results/README.md: every kept comparison on one page, made from the kept JSON alone, so that a test can
+hold the two together.
 
-Why an ordering of the paper is not shown cannot be computed: a person writes it into `notes.toml` beside the tables
-(`["scale/recipe"]`, then the ordering's key), and a missing explanation is said as such. So does what was tried before a fair table
-(`["scale/frontier"]`, `note`).
+Why an ordering of the paper is not shown cannot be computed: a person writes it into `notes.toml` beside the
+tables (`["scale/recipe"]`, then the ordering's key), and a missing explanation is said as such. So does what
+was tried before a fair table (`["scale/frontier"]`, `note`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ def _fair(scale: str) -> str:
 
 def _unfinished(scale: str) -> list[str]:
     file = f"{scale}/{KEPT_RUNS}"
-    text = f"Not finished, and so no evidence yet. Its finished runs are in [{file}]({file}), and the others are trained by "
+    text = (
+        f"Not finished, and so no evidence yet. Its finished runs are in [{file}]({file}), and the others are"
+        " trained by "
+    )
     embedded = plan.read().scales[scale].run.get("data.name") == "fashion-mini"
     data = "" if embedded else " --data DIR"
     command = f"`cfol-fast reproduce frontier --scale {scale}{data} --take results/{file} --parallel`"
@@ -98,7 +102,9 @@ def _unfinished(scale: str) -> list[str]:
 
 
 def _without_evidence(names: list[str]) -> list[str]:
-    """Recipes whose mini form is the same runs on the same images as another's are no evidence of their own."""
+    """Recipes whose mini form is the same runs on the same images as another's are no evidence of
+    their own.
+    """
     rows = [
         Row(
             [name],
@@ -111,7 +117,10 @@ def _without_evidence(names: list[str]) -> list[str]:
         for name in names
     ]
     table = Table("needs", "", "", ["Recipe"], ["Paper", "What it is", "Command"], rows, words=True)
-    text = "At the mini scale these would be runs of the recipes above under another name. They need their data sets, and a GPU:"
+    text = (
+        "At the mini scale these would be runs of the recipes above under another name. They need their data"
+        " sets, and a GPU:"
+    )
     return ["## Needs its data set", "", text, "", table.markdown().rstrip(), ""]
 
 
@@ -119,7 +128,10 @@ def _scale(scale: str, tables: list[dict[str, Any]], notes: Mapping[str, Any]) -
     runs = {run for table in tables for run in table["runs"]}
     data = sorted({name for table in tables for name in table["datasets"]})
     lines = [
-        f"## The {scale} scale: {len(tables)} of the paper's tables and figures, {len(runs)} runs on {', '.join(data)}",
+        (
+            f"## The {scale} scale: {len(tables)} of the paper's tables and figures, {len(runs)} runs on"
+            f" {', '.join(data)}"
+        ),
         "",
         _summary(tables),
         "",
@@ -142,7 +154,9 @@ def _scale(scale: str, tables: list[dict[str, Any]], notes: Mapping[str, Any]) -
 
 
 def distinct_claims(tables: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """The measured orderings, each once: one whose runs are all among another's of the same figure says nothing of its own."""
+    """The measured orderings, each once: one whose runs are all among another's of the same figure says
+    nothing of its own.
+    """
     measured = [
         (claim, table["checkpoint"])
         for table in tables
@@ -170,8 +184,9 @@ def _summary(tables: list[dict[str, Any]]) -> str:
     sizes = Counter(map(render.verdict, distinct))
     listed = "; ".join(f"{word}: {sizes[word]}" for word in VERDICTS if word in sizes)
     return (
-        f"The paper's orderings, {len(distinct)} distinct comparisons: {listed}. They are descriptive: each is judged by its own 95 % "
-        "interval over the seeds, without a correction for their number; what was declared beforehand stands in the fair table."
+        f"The paper's orderings, {len(distinct)} distinct comparisons: {listed}. They are descriptive: each"
+        " is judged by its own 95 % interval over the seeds, without a correction for their number; what was"
+        " declared beforehand stands in the fair table."
     )
 
 

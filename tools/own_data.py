@@ -1,10 +1,13 @@
-"""Measures what a folder of one's own is trained with by default: augmentation, learning rate and epochs on three folders.
+"""Measures what a folder of one's own is trained with by default: augmentation, learning rate and epochs on
+three folders.
 
-Usage: python -m tools.own_data FOLDERS [--gtsrb DIR] [--cifar100 DIR] [--results results/own-data.json] [--page docs/own-data.md]
+Usage: python -m tools.own_data FOLDERS [--gtsrb DIR] [--cifar100 DIR] [--results results/own-data.json]
+[--page docs/own-data.md]
 
-Makes the folders below FOLDERS if they are not there, trains the runs of GRID that the results do not have yet, and writes the table
-into the page. --gtsrb and --cifar100: the data sets as PNG files, train/<class>/ and test/<class>/, GTSRB's training files named
-<sign>_<frame>. Without them their runs are left out. A run takes 2 to 8 minutes of one core.
+Makes the folders below FOLDERS if they are not there, trains the runs of GRID that the results do not have
+yet, and writes the table into the page. --gtsrb and --cifar100: the data sets as PNG files, train/<class>/
+and test/<class>/, GTSRB's training files named <sign>_<frame>. Without them their runs are left out. A run
+takes 2 to 8 minutes of one core.
 """
 
 from __future__ import annotations
@@ -95,7 +98,9 @@ def _embedded(target: Path) -> None:
 
 
 def train(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The settings with what the run's result says; the class average, since GTSRB's classes differ in size."""
+    """The settings with what the run's result says; the class average, since GTSRB's classes differ
+    in size.
+    """
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
         options = [
@@ -148,7 +153,9 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def gaps(runs: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """By images and network, how far the plain command is below the best run; those that it was not measured on are missing."""
+    """By images and network, how far the plain command is below the best run; those that it was not measured
+    on are missing.
+    """
     found = {}
     for run in runs:
         place = run["data"], run["model"]

@@ -19,14 +19,14 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\
 # Settings
 
-Every setting of a run, with its place in `config.json`. Python, a TOML file (`--config FILE`), the options of
-`cfol-fast train` and `--set KEY=VALUE` set the same values; the later of these wins. `--print-config` shows the complete
-configuration. Numbers may be fractions such as `8/255`. A setting without a default follows the data set or the
-method, or is not used: its meaning says which.
+Every setting of a run, with its place in `config.json`. Python, a TOML file (`--config FILE`), the
+options of `cfol-fast train` and `--set KEY=VALUE` set the same values; the later of these wins.
+`--print-config` shows the complete configuration. Numbers may be fractions such as `8/255`. A setting
+without a default follows the data set or the method, or is not used: its meaning says which.
 
-The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that change what is
-computed. Those with "no" in the column *named* change only where or how the run is carried out.
-`tools/settings_page.py` writes this page from `cfol_fast/runs/config.py`.
+The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that
+change what is computed. Those with "no" in the column *named* change only where or how the run is
+carried out. `tools/settings_page.py` writes this page from `cfol_fast/runs/config.py`.
 """
 KINDS = {
     bool: "true or false",

@@ -1,11 +1,14 @@
-"""Trains ten small runs with two checkouts of the repository and compares them bit for bit: does a refactoring change nothing?
+"""Trains ten small runs with two checkouts of the repository and compares them bit for bit: does a
+refactoring change nothing?
 
 Usage: python tools/twins.py OLD NEW [--work DIR] [--only NAME ...] [--page] [--accept FILE:PREFIX ...]
 
-OLD and NEW are work trees (`git worktree add`), each with its native library built or copied. Both train on this machine with one thread
-and the fixed choice of kernels; `cfol-fast compare` of NEW compares every tensor, every number of metrics.jsonl and
-result.json, and every setting. --page also compares the report's page byte by byte, for changes that mean to change none.
---accept leaves out entries that are meant to differ, such as `config.json:data.source`. The exit status is 1 if anything else differs.
+OLD and NEW are work trees (`git worktree add`), each with its native library built or copied. Both train on
+this machine with one thread and the fixed choice of kernels; `cfol-fast compare` of NEW compares every
+tensor, every number of metrics.jsonl and result.json, and every setting. --page also compares the report's
+page byte by byte, for changes that mean to change none.
+--accept leaves out entries that are meant to differ, such as `config.json:data.source`. The exit status is 1
+if anything else differs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""PGD for evaluation that only pays for the survivors: an example leaves the batch at the first iterate that fools the model.
+"""PGD for evaluation that only pays for the survivors: an example leaves the batch at the first iterate that
+fools the model.
 
-An attack has succeeded if any iterate fooled the model, even if the last one does not. Every step reads values back from the
-device, so this is for evaluation and not for the training loop.
+An attack has succeeded if any iterate fooled the model, even if the last one does not. Every step reads
+values back from the device, so this is for evaluation and not for the training loop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SHARES = (1, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 
 
 class Outcome(NamedTuple):
-    """x_adv: (B, ...) the iterate that fooled the model, or the last one; fooled: (B,) bool; predicted: (B,) int64."""
+    """x_adv: (B, ...) the iterate that fooled the model, or the last one; fooled: (B,) bool; predicted: (B,)
+    int64.
+    """
 
     x_adv: Tensor
     fooled: Tensor
@@ -32,8 +35,8 @@ class Outcome(NamedTuple):
 def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_last: bool = True) -> Outcome:
     """Attacks the examples marked in `alive`, (B,) bool; the others count as fooled and are not changed.
 
-    judge_last: whether the very last iterate is looked at, too. Whoever asks the model about x_adv, which is the same in both cases,
-    saves that pass; `fooled` and `predicted` are then those of the iterates before.
+    judge_last: whether the very last iterate is looked at, too. Whoever asks the model about x_adv, which is
+    the same in both cases, saves that pass; `fooled` and `predicted` are then those of the iterates before.
     """
     attack.check(x, y)
     eps, step = attack.radii()
@@ -64,7 +67,8 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_las
             return (~wrong).nonzero().squeeze(1)
 
         for restart in range(attack.restarts):
-            # Noise is drawn for the whole batch, so that an example's start does not depend on which others are fooled.
+            # Noise is drawn for the whole batch, so that an example's start does not depend on which others
+            # are fooled.
             start = attack.start(clean, eps)
             rows = (~fooled).nonzero().squeeze(1)
             padded = _padded(rows, len(x))
@@ -88,7 +92,9 @@ def attack_survivors(attack: PGD, x: Tensor, y: Tensor, alive: Tensor, judge_las
 
 
 def _padded(rows: Tensor, batch: int) -> Tensor:
-    """The rows, on a GPU followed by copies of the first one up to one of a few sizes: cuDNN prepares itself for every new shape."""
+    """The rows, on a GPU followed by copies of the first one up to one of a few sizes: cuDNN prepares itself
+    for every new shape.
+    """
     if not len(rows) or not _pays(rows.device):
         return rows
     size = min(size for share in SHARES if (size := math.ceil(share * batch)) >= len(rows))
@@ -101,7 +107,9 @@ def _pays(device: torch.device) -> bool:
 
 
 def _take(t: Tensor, rows: Tensor) -> Tensor:
-    """The rows, in the memory layout of the whole: with the channels last they are taken in one piece each, and not laid out anew."""
+    """The rows, in the memory layout of the whole: with the channels last they are taken in one piece each,
+    and not laid out anew.
+    """
     if t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous():
         return t.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
     return t.index_select(0, rows)

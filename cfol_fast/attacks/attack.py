@@ -1,4 +1,6 @@
-"""What all attacks have in common: a model, a random state on the device that can be saved, and a description for the records."""
+"""What all attacks have in common: a model, a random state on the device that can be saved, and a description
+for the records.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ Radius = float | Tensor
 class Attack(ABC):
     """Called as `attack(x, y)`: x (B, C, H, W) in [0, 1], y (B,) int64 -> x_adv like x.
 
-    The model is left as it was: mode, gradients, `requires_grad` and BatchNorm statistics. Nothing is read back from the
-    device. `fault` collects the flags of kernels that cannot raise (on a GPU).
+    The model is left as it was: mode, gradients, `requires_grad` and BatchNorm statistics. Nothing is read
+    back from the device. `fault` collects the flags of kernels that cannot raise (on a GPU).
 
     steps_unless_told: how many steps the attack takes in training where nobody says another number.
     single_step: it always takes one step, of a size of its own unless told.
     trusts_images: images and labels are not checked; the trainer vouches for those of its own sources.
-    any_layout: x_adv may be in channels_last, in which the attack works, where the model takes that. Else it has the layout of x.
-    slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The noise belongs to the slot.
+    any_layout: x_adv may be in channels_last, in which the attack works, where the model takes that. Else it
+    has the layout of x.
+    slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The
+    noise belongs to the slot.
     """
 
     kind: str
@@ -75,7 +79,10 @@ class Attack(ABC):
         self.rng[1] += calls * self.draws
 
     def check(self, x: Tensor, y: Tensor) -> bool:
-        """Refuses a batch that the attack is not defined for. True if values were read: at the first call, on the CPU at every one."""
+        """Refuses a batch that the attack is not defined for.
+
+        True if values were read: at the first call, on the CPU at every one.
+        """
         check_batch(x, y)
         self._to(x.device)
         self._unchecked = None
@@ -104,7 +111,8 @@ class NoAttack(Attack):
     """Clean training and evaluation: x itself."""
 
     kind = "none"
-    # What the model returns for one image: asked for once, since nothing else here tells how many classes it has.
+    # What the model returns for one image: asked for once, since nothing else here tells how many classes it
+    # has.
     _returned: Any = None
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
@@ -137,7 +145,8 @@ def check_radius(value: Radius, name: str, norm: str | None = None) -> None:
         raise InputError(f"{name} must be a finite number of at least 0, got {value}")
     if norm == "linf" and value > 1:
         raise InputError(
-            f"{name} must be at most 1 for norm 'linf', got {value}: pixels are in [0, 1]; perhaps {value:g}/255"
+            f"{name} must be at most 1 for norm 'linf', got {value}: pixels are in [0, 1]; perhaps"
+            f" {value:g}/255"
         )
 
 

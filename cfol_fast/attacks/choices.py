@@ -1,7 +1,8 @@
 """Which of several ways to compute a layer is the fastest on this machine: found by a short race, then kept.
 
-The ways differ in speed and in rounding, in nothing else while all numbers are finite. A choice holds for the process, is kept beyond it in a cache file of this
-machine, and is stored in a run's checkpoint, so that a resumed run computes the same bits. Of many ranks the first one races for all.
+The ways differ in speed and in rounding, in nothing else while all numbers are finite. A choice holds for the
+process, is kept beyond it in a cache file of this machine, and is stored in a run's checkpoint, so that a
+resumed run computes the same bits. Of many ranks the first one races for all.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ from cfol_fast.cpu_features import processor
 from cfol_fast.errors import InputError
 from cfol_fast.ranks import Ranks, group_size
 
-# "race", "fixed" (what was fastest on the processor of the first measurements, without a race), or a file of choices.
+# "race", "fixed" (what was fastest on the processor of the first measurements, without a race), or a file of
+# choices.
 SETTING = "CFOL_CHOICES"
-# 2: races with few images had been won by whoever lays out the weights once, wherever they outweigh the images. 3: Winograd races.
+# 2: races with few images had been won by whoever lays out the weights once, wherever they outweigh the
+# images. 3: Winograd races.
 FORMAT = 3
-# A race has at most so many timed rounds. What is to replace the usual way must lead for some of them, in which nobody may have
-# disturbed the usual way; with slow layers, whose rounds take this many seconds, no more than these.
+# A race has at most so many timed rounds. What is to replace the usual way must lead for some of them, in
+# which nobody may have disturbed the usual way; with slow layers, whose rounds take this many seconds, no
+# more than these.
 ROUNDS, ROUNDS_TO_WIN, SECONDS = 3, 2, 0.03
-# What takes this many times as long as the best is not tried again: in the run that makes the kernels, and after each round.
+# What takes this many times as long as the best is not tried again: in the run that makes the kernels, and
+# after each round.
 FAR_BEHIND, HOPELESS = 2.0, (1.25, 1.1, 1.0)
 # What is to replace the fixed way must be clearly faster: the clocks of shared machines are noisy.
 CLEARLY = 0.97
@@ -46,12 +51,18 @@ T = TypeVar("T")
 
 
 def seconds() -> float:
-    """What a race is timed by. With one thread its own time, of which whoever else is busy on the machine takes nothing away."""
+    """What a race is timed by.
+
+    With one thread its own time, of which whoever else is busy on the machine takes nothing away.
+    """
     return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def fastest(names: Sequence[str], run: Callable[[str], object], clock: Callable[[], float]) -> str:
-    """The fastest of the ways, in turns; the first one unless another is clearly faster. A way that cannot run here is left out."""
+    """The fastest of the ways, in turns; the first one unless another is clearly faster.
+
+    A way that cannot run here is left out.
+    """
     usual, making = names[0], dict[str, float]()
     for name in names:
         with contextlib.suppress(*((RuntimeError,) if name != usual else ())):
@@ -88,10 +99,7 @@ class Choices:
     """
 
     def __init__(
-        self,
-        setting: str = "race",
-        file: Path | None = None,
-        clock: Callable[[], float] = seconds,
+        self, setting: str = "race", file: Path | None = None, clock: Callable[[], float] = seconds
     ) -> None:
         self.setting, self.file, self.used = setting, file, dict[str, str]()
         self._clock, self._spent = clock, 0.0
@@ -141,7 +149,10 @@ class Choices:
                 self._raced[layer] = way
 
     def pin(self, chosen: Mapping[str, str] | None) -> None:
-        """From now on what a checkpoint holds, whatever was chosen before. None: of a version that had only the fixed ways."""
+        """From now on what a checkpoint holds, whatever was chosen before.
+
+        None: of a version that had only the fixed ways.
+        """
         if chosen is not None and not _are_choices(chosen):
             raise ValueError("these are no choices")
         with self._lock:
@@ -165,7 +176,10 @@ class Choices:
         self.pin(ranks.from_first(on_first))
 
     def keep(self) -> None:
-        """Writes what was raced into the file, unless it says something there already. What cannot be written is raced again."""
+        """Writes what was raced into the file, unless it says something there already.
+
+        What cannot be written is raced again.
+        """
         if not self._raced or self.file is None:
             return
         with self._lock:
@@ -215,8 +229,8 @@ class Choices:
             return _choices_in(self.setting)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{SETTING} must be race, fixed or a file of choices (cfol-fast doctor names this machine's); "
-                f"{self.setting!r} is none: {error}"
+                f"{SETTING} must be race, fixed or a file of choices (cfol-fast doctor names this machine's);"
+                f" {self.setting!r} is none: {error}"
             ) from None
 
 
@@ -238,7 +252,9 @@ class Deciding:
 
 
 def read(file: Path, of: Mapping[str, Any]) -> dict[str, str]:
-    """What is kept for the machine `of`; a file that is missing, damaged or of another machine holds nothing."""
+    """What is kept for the machine `of`; a file that is missing, damaged or of another machine holds
+    nothing.
+    """
     try:
         return _choices_in(file, of)
     except (OSError, ValueError):
@@ -302,7 +318,9 @@ _deciding_nothing = contextvars.ContextVar("deciding_nothing", default=False)
 
 @contextlib.contextmanager
 def deciding_nothing() -> Iterator[None]:
-    """For a pass whose speed does not matter, such as a proof: it takes what was chosen, or the fixed ways, and leaves no choice behind."""
+    """For a pass whose speed does not matter, such as a proof: it takes what was chosen, or the fixed ways,
+    and leaves no choice behind.
+    """
     token = _deciding_nothing.set(True)
     try:
         yield

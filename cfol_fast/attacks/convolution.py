@@ -1,11 +1,13 @@
-"""The convolution of a frozen network: constant weights, BatchNorm and bias inside, ReLU attached, input gradients only.
+"""The convolution of a frozen network: constant weights, BatchNorm and bias inside, ReLU attached, input
+gradients only.
 
-Nearly all of an attack's time is spent here. On the CPU there are several ways to compute a layer: in one memory layout or the other,
-with ReLU applied while the result is in registers or after it, with weights that oneDNN has laid out beforehand, and by ops of our own:
-3x3 kernels by `ops.winograd`, with fewer than half of the multiplications, and, for the gradient of a first layer, whose few input
-channels leave oneDNN's vector registers mostly empty, `ops.input_gradient`. Which is fastest differs from one processor and one layer
-to the next, so they race (`attacks.choices`). On a GPU all convolutions are cuDNN's: the CUDA kernels of our ops give the same numbers
-and are tested, but nothing here calls them.
+Nearly all of an attack's time is spent here. On the CPU there are several ways to compute a layer: in one
+memory layout or the other, with ReLU applied while the result is in registers or after it, with weights that
+oneDNN has laid out beforehand, and by ops of our own: 3x3 kernels by `ops.winograd`, with fewer than half of
+the multiplications, and, for the gradient of a first layer, whose few input channels leave oneDNN's vector
+registers mostly empty, `ops.input_gradient`. Which is fastest differs from one processor and one layer to the
+next, so they race (`attacks.choices`). On a GPU all convolutions are cuDNN's: the CUDA kernels of our ops
+give the same numbers and are tested, but nothing here calls them.
 """
 
 from __future__ import annotations
@@ -27,20 +29,24 @@ from cfol_fast.attacks import cudnn
 from cfol_fast.attacks.choices import RACE_WORK, Deciding, choices
 from cfol_fast.machine import cpu_bfloat16
 
-# Without a race: below this many output pixels oneDNN's blocked kernels, which it takes for contiguous tensors, beat those for
-# channels_last on the processor with AVX-512 that was measured first; from 8x8 on they are equal or slower.
+# Without a race: below this many output pixels oneDNN's blocked kernels, which it takes for contiguous
+# tensors, beat those for channels_last on the processor with AVX-512 that was measured first; from 8x8 on
+# they are equal or slower.
 FEW_PIXELS = 16
-# Up to this many input channels our op may be faster than oneDNN's backward pass: benchmarks/input_gradient.py.
+# Up to this many input channels our op may be faster than oneDNN's backward pass:
+# benchmarks/input_gradient.py.
 FEW_CHANNELS = 4
-# Above this many output pixels maps that are in channels_last stay so: to lay them out anew has never paid, on any processor.
+# Above this many output pixels maps that are in channels_last stay so: to lay them out anew has never paid,
+# on any processor.
 MANY_PIXELS = 64
-# More images than `RACE_WORK` takes do not race, unless their output has fewer pixels than this: then what is raced is mostly how the
-# weights are read. With 4 images of 4x4 pixels the way won that takes twice as long for 128 of them; from 16 on the order is that of 128.
+# More images than `RACE_WORK` takes do not race, unless their output has fewer pixels than this: then what is
+# raced is mostly how the weights are read. With 4 images of 4x4 pixels the way won that takes twice as long
+# for 128 of them; from 16 on the order is that of 128.
 RACE_PIXELS = 256
 
 FORMATS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
-# (layout, kernel): the convolution with bias and ReLU in one kernel, the same with weights laid out beforehand, one after the other.
-# Weights laid out beforehand make oneDNN take its kernels for channels_last.
+# (layout, kernel): the convolution with bias and ReLU in one kernel, the same with weights laid out
+# beforehand, one after the other. Weights laid out beforehand make oneDNN take its kernels for channels_last.
 FORWARD = {
     f"{layout} {kernel}": (layout, kernel)
     for layout, kernel in (
@@ -51,7 +57,8 @@ FORWARD = {
         ("channels_last", "winograd"),
     )
 }
-# Ways back besides FORMATS: `ops.input_gradient`, and the convolution by Winograd that the gradient of one is.
+# Ways back besides FORMATS: `ops.input_gradient`, and the convolution by Winograd that the gradient of one
+# is.
 OWN, WINOGRAD = "own", "winograd"
 # Elsewhere our kernels make Winograd's sums number by number: it can be pinned, but does not race.
 WINOGRAD_IS_FAST = instruction_set != "SSE2"
@@ -104,7 +111,8 @@ class FrozenConvolution(Deciding):
 
     def weight_in(self, memory_format: torch.memory_format) -> Tensor:
         if memory_format not in self._formats:
-            # `contiguous` would not do: with one input channel both formats have the same strides, and oneDNN would take the other.
+            # `contiguous` would not do: with one input channel both formats have the same strides, and oneDNN
+            # would take the other.
             laid_out = torch.empty_like(self.weight, memory_format=memory_format)
             self._formats[memory_format] = laid_out.copy_(self.weight)
         return self._formats[memory_format]
@@ -133,8 +141,8 @@ class FrozenConvolution(Deciding):
         others: Iterable[str],
         gradient: bool,
     ) -> str:
-        """As `Choices.choose`. The taps are made before a race and thrown away if they are not wanted: they are made once an
-        attack, and would lose it."""
+        """As `Choices.choose`. The taps are made before a race and thrown away if they are not wanted: they
+        are made once an attack, and would lose it."""
         if names[-1].endswith(WINOGRAD) and choices().known(race) is None and choices().may_race:
             self.taps(gradient)
         way = choices().choose(race, names, run, others)
@@ -145,7 +153,8 @@ class FrozenConvolution(Deciding):
     def described(self, x: Tensor) -> tuple[str, int]:
         """The layer, its input and the threads, in words, and how many of the images race.
 
-        Batches from that many images on share a choice, and smaller ones do by powers of two: an active set has nearly every size.
+        Batches from that many images on share a choice, and smaller ones do by powers of two: an active set
+        has nearly every size.
         """
         if x.shape not in self._described:
             threads = torch.get_num_threads()
@@ -186,9 +195,11 @@ class FrozenConvolution(Deciding):
         return self.fits_winograd and WINOGRAD_IS_FAST and tiles >= WINOGRAD_TILES
 
     def needs_contiguous(self, x: Tensor) -> bool:
-        """Where oneDNN's kernels for channels_last are broken, in plain torch too: seen on a processor with AVX-512.
+        """Where oneDNN's kernels for channels_last are broken, in plain torch too: seen on a processor with
+        AVX-512.
 
-        With results that see padding alone they end the process; with one channel and results of width 1 at a stride they are wrong.
+        With results that see padding alone they end the process; with one channel and results of width 1 at a
+        stride they are wrong.
         """
         reach = [
             dilation * (size - 1) for size, dilation in zip(self.weight.shape[2:], self.dilation, strict=True)
@@ -239,7 +250,9 @@ def convolution_add_relu(
 
 
 def _runs_fused(x: Tensor) -> bool:
-    """Whether the layer runs on oneDNN and our op: on the CPU, outside of torch.compile, in a precision this CPU has there."""
+    """Whether the layer runs on oneDNN and our op: on the CPU, outside of torch.compile, in a precision this
+    CPU has there.
+    """
     return (
         _fused_op is not None
         and x.device.type == "cpu"
@@ -278,7 +291,8 @@ def _forward_way(layer: FrozenConvolution, x: Tensor, arrived: str) -> tuple[str
     described, images = layer.described(x)
     shape = layer.output_shape(x)
     dtype, threads = str(x.dtype).removeprefix("torch."), torch.get_num_threads()
-    # Maps of one shape have one layout, whichever layers they come from: a sum of two layouts takes 20 times as long.
+    # Maps of one shape have one layout, whichever layers they come from: a sum of two layouts takes 20 times
+    # as long.
     maps = f"layout of {_by(shape[1:])}, {dtype}, threads {threads}"
     layout = choices().known(maps)
     # What stands in a file may be anything.
@@ -382,7 +396,8 @@ def _backward(way: str, layer: FrozenConvolution, grad: Tensor, x: Tensor, y: Te
         return found.contiguous(memory_format=arrived)
     if y is not None:
         mask = torch.ops.aten.threshold_backward
-        # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of that.
+        # With two different layouts the mask takes 20 times as long; a copy into one layout costs a tenth of
+        # that.
         given, grad = grad, grad.contiguous(memory_format=FORMATS[_layout(y)])
         if layer.own_gradient or grad is not given:
             grad = mask.grad_input(grad, y, 0, grad_input=grad)

@@ -1,8 +1,10 @@
-"""Convolution, bias and ReLU as one launch of cuDNN, where it has that; written without a GPU, so tried before it is used.
+"""Convolution, bias and ReLU as one launch of cuDNN, where it has that; written without a GPU, so tried
+before it is used.
 
-torch has the forward pass as `aten::cudnn_convolution_relu`, and with a residual block's sum as `aten::cudnn_convolution_add_relu`,
-both without a derivative; those here give the gradients of input and summand alone. They are called directly: an op of our own around
-them would cost more on the host than the launches that it saves.
+torch has the forward pass as `aten::cudnn_convolution_relu`, and with a residual block's sum as
+`aten::cudnn_convolution_add_relu`, both without a derivative; those here give the gradients of input and
+summand alone. They are called directly: an op of our own around them would cost more on the host than the
+launches that it saves.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ TOLERANCE = {torch.float32: 1e-2, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 
 @functools.cache
 def fuses(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this GPU's cuDNN computes both in this precision, and the same as ops one by one. Tried once; reads from the device."""
+    """Whether this GPU's cuDNN computes both in this precision, and the same as ops one by one.
+
+    Tried once; reads from the device.
+    """
     if device.type != "cuda" or dtype not in TOLERANCE:
         return False
     x = torch.linspace(-1, 1, 2 * 8 * 6 * 6).view(2, 8, 6, 6).to(device, dtype)
@@ -50,7 +55,9 @@ def runs(x: Tensor, layer: Any) -> bool:
 
 
 def adds(x: Tensor, layer: Any, summand: Any) -> bool:
-    """Whether this layer, the sum and the ReLU after it are computed by the fused launch, which takes no summand of another shape."""
+    """Whether this layer, the sum and the ReLU after it are computed by the fused launch, which takes no
+    summand of another shape.
+    """
     return (
         _may_fuse(x, layer)
         and isinstance(summand, Tensor)

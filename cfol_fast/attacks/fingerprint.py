@@ -1,11 +1,14 @@
-"""What Python knows of a model: all that decides how its forward pass runs, besides the numbers in its tensors.
+"""What Python knows of a model: all that decides how its forward pass runs, besides the numbers in its
+tensors.
 
-`fingerprint` is compared at every attack. It holds the types of all modules, their attributes with the contents of containers, hooks, which
-tensors are one and the same, functions with their closures, and what the forward passes name: methods, globals, constants of a class, fields
-of a settings object. `Named` says which names these are; it is found once, when a model is traced. `Memory` puts the same state back after
-a pass that must leave no trace.
+`fingerprint` is compared at every attack. It holds the types of all modules, their attributes with the
+contents of containers, hooks, which tensors are one and the same, functions with their closures, and what the
+forward passes name: methods, globals, constants of a class, fields of a settings object. `Named` says which
+names these are; it is found once, when a model is traced. `Memory` puts the same state back after a pass that
+must leave no trace.
 
-Nothing in a fingerprint keeps the model alive: objects stand in it by weak reference, and tensors by the order in which they are met.
+Nothing in a fingerprint keeps the model alive: objects stand in it by weak reference, and tensors by the
+order in which they are met.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _of_torch
 
 Fingerprint = tuple[Hashable, ...]
-# A model with more than this is not compared but run as it is: a second to look at it would be lost at every attack.
+# A model with more than this is not compared but run as it is: a second to look at it would be lost at every
+# attack.
 MOST = 200_000
 # What stands for a value that is not there.
 _ABSENT, _AGAIN = object(), object()
@@ -78,7 +82,8 @@ _USED = tuple(
     for name in names
 )
 _ORIGINAL = tuple(place[name] for place, name in _USED)
-# Compared by value. 1, 1.0 and True are equal in Python and not to a forward pass, so the type of all but the first stands beside them.
+# Compared by value. 1, 1.0 and True are equal in Python and not to a forward pass, so the type of all but the
+# first stands beside them.
 _BARE = frozenset((int, str, type(None)))
 _TYPED = frozenset((bool, float, complex, bytes, range, type(...), type(NotImplemented), torch.Size)) | {
     torch.dtype,
@@ -89,7 +94,8 @@ _TYPED = frozenset((bool, float, complex, bytes, range, type(...), type(NotImple
 _OF_OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "builtins"}
 
 
-# A function that names one of these reads all attributes of an object. Settings alone are then compared whole: others may be anything.
+# A function that names one of these reads all attributes of an object. Settings alone are then compared
+# whole: others may be anything.
 _READ_ALL = frozenset(("vars", "__dict__", "asdict"))
 
 
@@ -123,7 +129,8 @@ def _asked(value: Any, name: str) -> Any:
 def _same(it: Any) -> Hashable:
     """Equal for this very object alone; it is not kept alive where that can be helped."""
     try:
-        # There is one such reference for an object. Two of them would compare the objects by what their class calls equal.
+        # There is one such reference for an object. Two of them would compare the objects by what their class
+        # calls equal.
         return _Is(weakref.ref(it))
     except TypeError:
         return _Is(it)
@@ -131,7 +138,9 @@ def _same(it: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class Named:
-    """What the functions of a model name: `names` of attributes, and `places`, (a namespace or a class, a name), of globals and methods."""
+    """What the functions of a model name: `names` of attributes, and `places`, (a namespace or a class, a
+    name), of globals and methods.
+    """
 
     names: frozenset[str] = frozenset()
     places: tuple[tuple[Any, str], ...] = ()
@@ -146,7 +155,8 @@ def replaced() -> str | None:
 
 
 def fingerprint(model: nn.Module, functions: Named | None = None) -> Fingerprint:
-    """Equal for two moments between which nothing has changed that the forward pass can see, tensors' numbers aside.
+    """Equal for two moments between which nothing has changed that the forward pass can see, tensors' numbers
+    aside.
 
     functions: what the model's functions name, if that is known; else it is found first, which takes longer.
     """
@@ -156,7 +166,9 @@ def fingerprint(model: nn.Module, functions: Named | None = None) -> Fingerprint
 
 
 class _Walk:
-    """One pass over the state. memory: collects what is met, to be put back. types, functions: collect what is met, to be read."""
+    """One pass over the state. memory: collects what is met, to be put back. types, functions: collect what
+    is met, to be read.
+    """
 
     def __init__(self, functions: Named, memory: Memory | None = None, collect: bool = False) -> None:
         self.out: list[Any] = []
@@ -354,7 +366,9 @@ class _Walk:
             self.memory.generator(generator.get_state, generator.set_state, _in_bytes)
 
     def _other(self, value: Any, name: str | None) -> None:
-        """What is of no type that is known by itself: a module, a kind of container or number, an object of the user's."""
+        """What is of no type that is known by itself: a module, a kind of container or number, an object of
+        the user's.
+        """
         if isinstance(value, nn.Module):
             self.module(value)
         elif isinstance(value, Tensor):
@@ -367,7 +381,8 @@ class _Walk:
             self.out.append(_same(value))
         elif isinstance(value, random.Random):
             self._random(value)
-        # The type is asked: an object whose `__getattr__` looks into a dict answers a strange name with KeyError.
+        # The type is asked: an object whose `__getattr__` looks into a dict answers a strange name with
+        # KeyError.
         elif hasattr(type(value), "tobytes") and hasattr(type(value), "dtype"):
             self._array(value)
         else:
@@ -478,11 +493,15 @@ def _is_settings(kind: type) -> bool:
     return issubclass(kind, (types.SimpleNamespace, argparse.Namespace)) or dataclasses.is_dataclass(kind)
 
 
-# ------------------------------------------------------------------------------------------------ what functions name
+# ------------------------------------------------------------------------------------------------ what
+# functions name
 
 
 def named(model: nn.Module) -> Named:
-    """What the forward passes of the model, and what they call, name. Torch's own functions and Python's are taken as they are."""
+    """What the forward passes of the model, and what they call, name.
+
+    Torch's own functions and Python's are taken as they are.
+    """
     found = _Names()
     while True:
         known = Named(frozenset(found.names), tuple(found.places.values()))
@@ -522,7 +541,8 @@ class _Names:
             holds = [name in vars(base) for base in bases]
             if True not in holds:
                 continue
-            # A class before the one that has it may be given one of its own, and `super()` leads to those behind it.
+            # A class before the one that has it may be given one of its own, and `super()` leads to those
+            # behind it.
             last = len(holds) - holds[::-1].index(True)
             for base, has in zip(bases[:last], holds, strict=False):
                 self._note(base, name)
@@ -563,7 +583,9 @@ def _functions(value: Any) -> Iterator[types.FunctionType]:
 
 
 def _names_of(code: types.CodeType) -> frozenset[str]:
-    """Names and words in a function and the functions inside of it; `getattr(self, "scale")` names by a word."""
+    """Names and words in a function and the functions inside of it; `getattr(self, "scale")` names by
+    a word.
+    """
     inside = [_names_of(const) for const in code.co_consts if isinstance(const, types.CodeType)]
     words = [const for const in code.co_consts if isinstance(const, str) and const.isidentifier()]
     # `getattr(config, f"gain_{stage}")` may find any attribute.
@@ -575,7 +597,9 @@ def _names_of(code: types.CodeType) -> frozenset[str]:
 
 
 def _imported(name: str, of: dict[str, Any]) -> types.ModuleType | None:
-    """The module that a function with these globals imports by this name, perhaps relative to its own package."""
+    """The module that a function with these globals imports by this name, perhaps relative to its own
+    package.
+    """
     for path in (name, f"{of.get('__package__')}.{name}"):
         if not _is_of_others(path) and isinstance(module := sys.modules.get(path), types.ModuleType):
             return module
@@ -586,7 +610,8 @@ def _is_of_others(module: str | None) -> bool:
     return (module or "").partition(".")[0] in _OF_OTHERS
 
 
-# ------------------------------------------------------------------------------------------------ leaving no trace
+# ------------------------------------------------------------------------------------------------ leaving no
+# trace
 
 
 class Memory:
@@ -690,7 +715,8 @@ class Memory:
             with torch.no_grad():
                 for tensor, clone in pairs:
                     if tensor.shape == clone.shape:
-                        # `data` has a version counter of its own: a graph that the user still holds stays whole.
+                        # `data` has a version counter of its own: a graph that the user still holds stays
+                        # whole.
                         tensor.data.copy_(clone)
         return found
 

@@ -1,7 +1,9 @@
-"""BatchNorm in eval mode after a convolution is one affine map per channel: folded into weight and bias, for all layers at once.
+"""BatchNorm in eval mode after a convolution is one affine map per channel: folded into weight and bias, for
+all layers at once.
 
-A network has dozens of such layers with a few numbers each, and every training step folds them again. Taken one by one they would be
-seven small kernels a layer; here the numbers of all layers go through one op at a time, and the results into memory that stays.
+A network has dozens of such layers with a few numbers each, and every training step folds them again. Taken
+one by one they would be seven small kernels a layer; here the numbers of all layers go through one op at a
+time, and the results into memory that stays.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 class StaticWeights:
     """The memory for the folded weights of one network, allocated once and written in place at every attack.
 
-    norms: the BatchNorm after each convolution, or None. dtype: what the weights are cast to after folding, or None.
+    norms: the BatchNorm after each convolution, or None. dtype: what the weights are cast to after folding,
+    or None.
     """
 
     def __init__(
@@ -43,7 +46,10 @@ class StaticWeights:
     def key(
         convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.Module | None], dtype: torch.dtype | None
     ) -> Hashable:
-        """Networks with the same key fit into the same memory. Work of two CUDA streams is not in order, so they do not share it."""
+        """Networks with the same key fit into the same memory.
+
+        Work of two CUDA streams is not in order, so they do not share it.
+        """
         weights = [(c.weight.shape, c.weight.stride(), c.weight.dtype, c.bias is None) for c in convolutions]
         scales = [None if norm is None else _parts(norm)[1].dtype for norm in norms]
         device = convolutions[0].weight.device if convolutions else None
@@ -80,7 +86,9 @@ class StaticWeights:
 def fold(
     convolutions: Sequence[nn.Conv2d], norms: Sequence[nn.Module], into: Sequence[tuple[Tensor, Tensor]]
 ) -> None:
-    """Writes (weight, bias) of scale * (w x + b - mean) + shift as a convolution, for each convolution and the BatchNorm after it."""
+    """Writes (weight, bias) of scale * (w x + b - mean) + shift as a convolution, for each convolution and
+    the BatchNorm after it.
+    """
     if not norms:
         return
     means, variances, epsilons, factors, offsets = zip(*map(_parts, norms), strict=True)
@@ -93,7 +101,8 @@ def fold(
     _where_given(torch._foreach_add_, shifts, [conv.bias for conv in convolutions])
     torch._foreach_mul_(shifts, scales)
     _where_given(torch._foreach_add_, shifts, offsets)
-    # Not one op for all: where the shapes differ torch would take the list apart, and do it in two passes over the weights.
+    # Not one op for all: where the shapes differ torch would take the list apart, and do it in two passes
+    # over the weights.
     for conv, scale, (weight, _) in zip(convolutions, scales, into, strict=True):
         torch.mul(conv.weight.detach(), scale.view(-1, 1, 1, 1), out=weight)
 

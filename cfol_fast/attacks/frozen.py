@@ -1,4 +1,6 @@
-"""The model as an attack uses it: a function of its input alone, in eval mode; afterwards the model is as it was."""
+"""The model as an attack uses it: a function of its input alone, in eval mode; afterwards the model is as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,12 @@ def bare(model: nn.Module) -> nn.Module:
 def frozen(
     model: nn.Module, device: torch.device, fast: bool = True, dtype: torch.dtype | None = None
 ) -> Iterator[Network]:
-    """The model's logits as a function of x, with constant weights; gradients flow to the input. x itself is never written to.
+    """The model's logits as a function of x, with constant weights; gradients flow to the input. x itself is
+    never written to.
 
-    fast: BatchNorm is folded where the model can be traced, and where the fast network has proven to be the model; other models run as they
-    are, on contiguous images. dtype: the precision of the passes; without it that of the surrounding autocast, or the model's.
+    fast: BatchNorm is folded where the model can be traced, and where the fast network has proven to be the
+    model; other models run as they are, on contiguous images. dtype: the precision of the passes; without it
+    that of the surrounding autocast, or the model's.
     """
     model = bare(model)
     has_autocast = device.type != "meta" and torch.amp.is_autocast_available(device.type)
@@ -102,7 +106,9 @@ def frozen(
 
 
 def minds_layout(network: Network) -> bool:
-    """Whether images in channels_last may be an error to the model that this network, of `frozen`, stands for."""
+    """Whether images in channels_last may be an error to the model that this network, of `frozen`, stands
+    for.
+    """
     return not isinstance(network, _Guarded) or network.minds_layout
 
 
@@ -115,9 +121,11 @@ def how(model: nn.Module) -> str:
 
 
 def agree(model: nn.Module, x: Tensor, ranks: Ranks, number: int) -> None:
-    """Before the ranks attack parts of one batch: the first makes the proof that is due, on its images, and all take its outcome.
+    """Before the ranks attack parts of one batch: the first makes the proof that is due, on its images, and
+    all take its outcome.
 
-    number: of the step, so that it does not matter how many processes take part. The attacks are then made within `proof.paused`.
+    number: of the step, so that it does not matter how many processes take part. The attacks are then made
+    within `proof.paused`.
     """
     model, case = bare(model), proof.case_of(x)
     if not proof.possible(x):
@@ -132,7 +140,10 @@ def agree(model: nn.Module, x: Tensor, ranks: Ranks, number: int) -> None:
 
 
 def decide_for_all(model: nn.Module, x: Tensor | None, ranks: Ranks) -> None:
-    """Before ranks share an evaluation: the first makes a proof, on x, and all take its outcome. The attacks are made within `proof.paused`."""
+    """Before ranks share an evaluation: the first makes a proof, on x, and all take its outcome.
+
+    The attacks are made within `proof.paused`.
+    """
     model = bare(model)
     with evaluation_mode(model):
 
@@ -168,7 +179,9 @@ def settle(record: Record, model: nn.Module, case: str, reason: str | None) -> N
 
 
 def _on_a_copy(model: nn.Module) -> Network:
-    """Some models write to their images: torch refuses that for those that gradients are asked of, and ours are used again."""
+    """Some models write to their images: torch refuses that for those that gradients are asked of, and ours
+    are used again.
+    """
     return lambda x: model(x.clone())
 
 
@@ -183,7 +196,9 @@ def _of_plan(model: nn.Module, plan: Plan, layers: list[Frozen]) -> Network:
 
 
 class _Guarded:
-    """The fast network of one attack: its first pass makes the proof that is due, and is made again on the model if it fails."""
+    """The fast network of one attack: its first pass makes the proof that is due, and is made again on the
+    model if it fails.
+    """
 
     def __init__(self, model: nn.Module, record: Record, layers: list[Frozen]) -> None:
         assert record.plan is not None

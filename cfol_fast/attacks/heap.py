@@ -1,7 +1,8 @@
 """Keeps the C library from giving memory back in the middle of an attack.
 
-An attack on the CPU allocates and frees the same tensors in every step. glibc returns what is free at the end of its heap, and every
-block above 32 MiB, to the system at once, which hands it out again page by page, each cleared: up to a fifth of an attack's time.
+An attack on the CPU allocates and frees the same tensors in every step. glibc returns what is free at the end
+of its heap, and every block above 32 MiB, to the system at once, which hands it out again page by page, each
+cleared: up to a fifth of an attack's time.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-# The parameters of glibc's mallopt: how much may be free at the end of the heap, and from which size on a block is not in it.
+# The parameters of glibc's mallopt: how much may be free at the end of the heap, and from which size on a
+# block is not in it.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 INSIDE = {MMAP_THRESHOLD: 1 << 30, TRIM_THRESHOLD: (1 << 31) - 1}
-# The most that glibc itself arrives at where large blocks come and go; once it was told a value it stays with it.
+# The most that glibc itself arrives at where large blocks come and go; once it was told a value it stays with
+# it.
 OUTSIDE = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}
 
 _lock = threading.Lock()
@@ -38,7 +41,9 @@ def mallopt() -> Callable[[int, int], int] | None:
 
 @contextlib.contextmanager
 def kept(device: torch.device) -> Iterator[None]:
-    """What is freed inside the block stays with the process until the block, or the last of several in threads, ends."""
+    """What is freed inside the block stays with the process until the block, or the last of several in
+    threads, ends.
+    """
     global _blocks
     tell = mallopt() if device.type == "cpu" else None
     if tell is None:

@@ -1,7 +1,8 @@
-"""Where a recorded forward pass could tell in which order maps lie in memory: ours are channels_last, and the user's were not.
+"""Where a recorded forward pass could tell in which order maps lie in memory: ours are channels_last, and the
+user's were not.
 
-`view` gives what `reshape` gives as long as nobody writes into either side afterwards; all else that depends on strides is a reason to run
-the model as it is, with contiguous images.
+`view` gives what `reshape` gives as long as nobody writes into either side afterwards; all else that depends
+on strides is a reason to run the model as it is, with contiguous images.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def _is_told_in_place(node: fx.Node) -> bool:
 
 
 def settle(graph: fx.Graph, modules: dict[str, nn.Module]) -> tuple[bool, bool]:
-    """Makes every `view` a `reshape`; (whether the images themselves are written to, whether there was a `view`).
+    """Makes every `view` a `reshape`; (whether the images themselves are written to, whether there was a
+    `view`).
 
     Raises what speaks against the fast network.
     """
@@ -239,7 +241,9 @@ def _is_read_across(
     neighbours: dict[fx.Node, set[fx.Node]],
     place: dict[fx.Node, int],
 ) -> bool:
-    """Whether somebody sees through one side of the view what was written on the other, where both are one memory."""
+    """Whether somebody sees through one side of the view what was written on the other, where both are one
+    memory.
+    """
     sources = set(view.all_input_nodes)
 
     def stays(one: fx.Node, other: fx.Node) -> bool:

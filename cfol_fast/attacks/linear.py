@@ -1,7 +1,8 @@
-"""A linear layer after `flatten(1)`: maps stay in the layout they have, and the weights are put into its order once an attack.
+"""A linear layer after `flatten(1)`: maps stay in the layout they have, and the weights are put into its
+order once an attack.
 
-`flatten` itself would copy a map in channels_last into the contiguous layout, and its gradient back, at every step. On the CPU torch's
-matrix products race with oneDNN's (`attacks.choices`).
+`flatten` itself would copy a map in channels_last into the contiguous layout, and its gradient back, at every
+step. On the CPU torch's matrix products race with oneDNN's (`attacks.choices`).
 """
 
 from __future__ import annotations

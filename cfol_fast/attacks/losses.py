@@ -1,6 +1,8 @@
-"""The losses that attacks increase, as functions of the logits: values per example, and gradients in closed form.
+"""The losses that attacks increase, as functions of the logits: values per example, and gradients in closed
+form.
 
-The gradient with respect to the logits starts the backward pass; in closed form it takes a few small ops and no graph. A loss is
+The gradient with respect to the logits starts the backward pass; in closed form it takes a few small ops and
+no graph. A loss is
 measured against a target: the labels (B,), or for "kl" the probabilities (B, k) of the clean input.
 """
 
@@ -28,7 +30,10 @@ class Loss:
 
 
 def one_hot(y: Tensor, like: Tensor) -> Tensor:
-    """(B,) int64 -> (B, k). (torch.nn.functional.one_hot reads the labels back from the device to check them.)"""
+    """(B,) int64 -> (B, k).
+
+    (torch.nn.functional.one_hot reads the labels back from the device to check them.)
+    """
     return torch.zeros_like(like).scatter_(1, y.unsqueeze(1), 1.0)
 
 
@@ -62,7 +67,9 @@ def _margin_gradient(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """Difference of logits ratio (Croce and Hein, 2020): the margin, divided so that the scale of the logits drops out."""
+    """Difference of logits ratio (Croce and Hein, 2020): the margin, divided so that the scale of the logits
+    drops out.
+    """
     if logits.shape[1] < 3:
         raise InputError(
             f"the dlr loss needs at least 3 classes, the model has {logits.shape[1]}; use ce or cw"

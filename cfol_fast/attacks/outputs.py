@@ -1,4 +1,6 @@
-"""What models of others return: logits as a tensor, or inside the objects that Hugging Face, timm and torchvision wrap them in."""
+"""What models of others return: logits as a tensor, or inside the objects that Hugging Face, timm and
+torchvision wrap them in.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from cfol_fast.errors import InputError
 
 
 def logits_in(output: Any) -> Any:
-    """The logits in a model's output: itself, its `.logits`, the entry "logits" of a dict, or the first of a tuple."""
+    """The logits in a model's output: itself, its `.logits`, the entry "logits" of a dict, or the first of a
+    tuple.
+    """
     # A dict first: some dicts of others have attributes too, and named tuples an attribute and a first entry.
     if isinstance(output, Mapping):
         return output.get("logits", output)
@@ -33,7 +37,10 @@ def described(output: Any) -> str:
 
 @contextmanager
 def precision_told(model: nn.Module, x: Tensor) -> Iterator[None]:
-    """What torch says of images in another precision than the model's weights, as a sentence. A model may convert them itself."""
+    """What torch says of images in another precision than the model's weights, as a sentence.
+
+    A model may convert them itself.
+    """
     try:
         yield
     except (RuntimeError, TypeError) as error:
@@ -42,5 +49,6 @@ def precision_told(model: nn.Module, x: Tensor) -> Iterator[None]:
             raise
         images, wanted = (str(dtype).removeprefix("torch.") for dtype in (x.dtype, weights))
         raise InputError(
-            f"the images are {images}, the model's weights {wanted}: convert the images with x.to(torch.{wanted})"
+            f"the images are {images}, the model's weights {wanted}: convert the images with"
+            f" x.to(torch.{wanted})"
         ) from error

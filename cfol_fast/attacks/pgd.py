@@ -1,7 +1,8 @@
-"""Projected gradient ascent in the pixel cube: PGD, the attack of TRADES, and the two single-step attacks of fast training.
+"""Projected gradient ascent in the pixel cube: PGD, the attack of TRADES, and the two single-step attacks of
+fast training.
 
-One inner step is a pass of the frozen network, the loss's gradient with respect to the logits, the backward pass to the input
-and one native op that moves, projects and clamps.
+One inner step is a pass of the frozen network, the loss's gradient with respect to the logits, the backward
+pass to the input and one native op that moves, projects and clamps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from cfol_fast.ops.pgd import NORMS
 
 
 class PGD(Attack):
-    """`steps` ascent steps of size `step` (default 2.5 eps / steps) in the eps-ball, from a uniform random start.
+    """`steps` ascent steps of size `step` (default 2.5 eps / steps) in the eps-ball, from a uniform random
+    start.
 
     eps, step: numbers, or (B,) tensors for batches of B; both can also be given to a single call.
     loss: "ce", "kl" (to the clean prediction, as in TRADES), "cw" (margin) or "dlr".
@@ -109,7 +111,9 @@ class PGD(Attack):
         return self.restarts if self.random_start else 0
 
     def radii(self, eps: Radius | None = None, step: Radius | None = None) -> tuple[Radius, Radius]:
-        """(eps, step) of a call: its own arguments, else the attack's, else the default step for the radius."""
+        """(eps, step) of a call: its own arguments, else the attack's, else the default step for the
+        radius.
+        """
         if eps is not None:
             check_radius(eps, "eps", self.norm)
         else:
@@ -179,7 +183,9 @@ class PGD(Attack):
         return found, grad
 
     def rehearse(self, x: Tensor) -> None:
-        """Both passes of a step with images like x; what comes out, and what the attack would draw, does not matter."""
+        """Both passes of a step with images like x; what comes out, and what the attack would draw, does not
+        matter.
+        """
         with (
             torch.inference_mode(False),
             torch.no_grad(),
@@ -223,7 +229,8 @@ class PGD(Attack):
 class _Given(torch.autograd.Function):
     """A number whose gradient with respect to the logits is given; the number itself is nothing.
 
-    To give the gradient to `torch.autograd.grad` would make it import sympy, a fifth of the time of importing torch.
+    To give the gradient to `torch.autograd.grad` would make it import sympy, a fifth of the time of importing
+    torch.
     """
 
     @staticmethod
@@ -237,10 +244,12 @@ class _Given(torch.autograd.Function):
 
 
 class TRADES(PGD):
-    """The attack of Zhang et al. (2019): climbs the KL divergence to the clean prediction, from a point near x.
+    """The attack of Zhang et al.
 
-    Their start is normal noise of deviation 0.001, ours is uniform noise of that deviation. At x itself the gradient is zero, and
-    any small noise leaves it.
+    (2019): climbs the KL divergence to the clean prediction, from a point near x.
+
+    Their start is normal noise of deviation 0.001, ours is uniform noise of that deviation. At x itself the
+    gradient is zero, and any small noise leaves it.
     """
 
     kind = "trades"
@@ -254,7 +263,9 @@ class TRADES(PGD):
 
 
 class FGSM(PGD):
-    """One step of 1.25 eps from a random start, projected to the ball: "fast" adversarial training (Wong et al., 2020)."""
+    """One step of 1.25 eps from a random start, projected to the ball: "fast" adversarial training (Wong et
+    al., 2020).
+    """
 
     kind = "fgsm"
     single_step, steps_unless_told = True, 1
@@ -271,10 +282,11 @@ class FGSM(PGD):
 
 
 class NFGSM(PGD):
-    """N-FGSM (de Jorge et al., 2022): noise of `noise` eps, then a full step, without projection to the eps-ball.
+    """N-FGSM (de Jorge et al., 2022): noise of `noise` eps, then a full step, without projection to the
+    eps-ball.
 
-    The result may lie up to (1 + noise) eps from x. This keeps single-step training from collapsing; the attack is meant
-    for training, not for evaluation.
+    The result may lie up to (1 + noise) eps from x. This keeps single-step training from collapsing; the
+    attack is meant for training, not for evaluation.
     """
 
     kind = "n-fgsm"
@@ -319,7 +331,9 @@ def like(found: Tensor, x: Tensor) -> Tensor:
 
 
 def in_dtype(net: Network, dtype: torch.dtype) -> Network:
-    """The network for images of another precision: iterates are float32, the passes run in the precision of the user's images."""
+    """The network for images of another precision: iterates are float32, the passes run in the precision of
+    the user's images.
+    """
     return net if dtype == torch.float32 else lambda x: net(x.to(dtype))
 
 

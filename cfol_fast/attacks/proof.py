@@ -1,8 +1,10 @@
-"""The proof that the fast network is the model: logits and input gradients of a few images of the batch, on one and on the other.
+"""The proof that the fast network is the model: logits and input gradients of a few images of the batch, on
+one and on the other.
 
-It is made when a model is met first, after its fingerprint changed, for images of a new size or type, and at calls 2, 4, 8, 16, ... It
-compares in the model's own precision without autocast, image by image, and leaves no trace. Where the two differ, the model runs as it is
-from then on, and one warning says why. A test that is about the other guard, the fingerprint (`attacks.tracing`), switches this one off:
+It is made when a model is met first, after its fingerprint changed, for images of a new size or type, and at
+calls 2, 4, 8, 16, ... It compares in the model's own precision without autocast, image by image, and leaves
+no trace. Where the two differ, the model runs as it is from then on, and one warning says why. A test that is
+about the other guard, the fingerprint (`attacks.tracing`), switches this one off:
 `monkeypatch.setattr(proof, "due", lambda record, case: False)`.
 """
 
@@ -26,15 +28,20 @@ from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 
 # So many images of a batch take part.
 IMAGES = 8
-# The relative error, in the L2 norm of an image, up to which two networks are one, by the precision of the model. Measured in float32 by
-# benchmarks/calibrate_proof.py: 2.4e-6 at most in 13,500 images of eight networks, 10,000 of them demo-cnn's. Wrong networks begin at 0.15.
+# The relative error, in the L2 norm of an image, up to which two networks are one, by the precision of the
+# model. Measured in float32 by benchmarks/calibrate_proof.py: 2.4e-6 at most in 13,500 images of eight
+# networks, 10,000 of them demo-cnn's. Wrong networks begin at 0.15.
 LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
-# A ReLU whose input is within rounding of 0 may be open in one network and closed in the other, which moves the gradient of that image by
-# the share of one unit: 3.5e-2 at most in 10,000 images of demo-cnn, 5.8e-2 in one of 500 of VGG-16, 1.5e-2 in ResNet-18; medians are 1e-6.
+# A ReLU whose input is within rounding of 0 may be open in one network and closed in the other, which moves
+# the gradient of that image by
+# the share of one unit: 3.5e-2 at most in 10,000 images of demo-cnn, 5.8e-2 in one of 500 of VGG-16, 1.5e-2
+# in ResNet-18; medians are 1e-6.
 GRADIENT = {torch.float64: 0.1, torch.float32: 0.1}
-# So many of the images, as a share, may be off by more: each has its own kinks, while another network is off in all of them.
+# So many of the images, as a share, may be off by more: each has its own kinks, while another network is off
+# in all of them.
 KINKS = 0.25
-# In half precision a right gradient is off by 0.18, which separates nothing, and right logits by a few hundredths.
+# In half precision a right gradient is off by 0.18, which separates nothing, and right logits by a few
+# hundredths.
 LOGITS_IN_HALF = 0.15
 
 Network = Callable[[Tensor], Any]
@@ -43,7 +50,9 @@ _paused = contextvars.ContextVar("paused", default=False)
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """No proofs and no counting inside: while a CUDA graph is captured, and where somebody else has proven for this call."""
+    """No proofs and no counting inside: while a CUDA graph is captured, and where somebody else has proven
+    for this call.
+    """
     token = _paused.set(True)
     try:
         yield
@@ -52,7 +61,9 @@ def paused() -> Iterator[None]:
 
 
 def due(record: Record, case: str) -> bool:
-    """Whether the attack that is being made, number `record.calls` of the model, has to prove the fast network for such images."""
+    """Whether the attack that is being made, number `record.calls` of the model, has to prove the fast
+    network for such images.
+    """
     return case not in record.proven or record.calls & (record.calls - 1) == 0
 
 
@@ -62,7 +73,9 @@ def case_of(x: Tensor) -> str:
 
 
 def possible(x: Tensor) -> bool:
-    """Not for tensors without numbers, in a graph's capture or in torch.compile: a proof reads from the device."""
+    """Not for tensors without numbers, in a graph's capture or in torch.compile: a proof reads from the
+    device.
+    """
     if x.device.type == "meta" or isinstance(x, FakeTensor) or not len(x) or _paused.get():
         return False
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -111,7 +124,9 @@ def disagreement(
 
 
 def _some(x: Tensor) -> Tensor:
-    """IMAGES of the batch; a smaller batch comes again, a little darker, since one image may lie at a kink."""
+    """IMAGES of the batch; a smaller batch comes again, a little darker, since one image may lie at a
+    kink.
+    """
     if len(x) >= IMAGES:
         return x[:: len(x) // IMAGES][:IMAGES]
     return torch.cat([x * (1 - 0.03 * again) for again in range(-(-IMAGES // len(x)))])[:IMAGES]
@@ -150,7 +165,8 @@ def put_back(states: list[tuple[Callable[[Any], Any], Any]]) -> None:
 
 def warn(model: nn.Module, reason: str) -> None:
     warnings.warn(
-        f"{type(model).__name__} is attacked without the fast network: {reason}. The results are right, and the attack is slower",
+        f"{type(model).__name__} is attacked without the fast network: {reason}. The results are right, and"
+        " the attack is slower",
         stacklevel=2,
     )
 
@@ -179,19 +195,28 @@ def _difference(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -
     of_logits, of_gradient = (errors(a, b) for a, b in zip(found, expected, strict=True))
     limit = LOGITS.get(precision, LOGITS_IN_HALF)
     if len(of_logits) and float(of_logits.max()) > limit:
-        return f"its logits are off by {float(of_logits.max()):.2g} of their size, of which {limit:g} would be rounding"
+        return (
+            f"its logits are off by {float(of_logits.max()):.2g} of their size, of which {limit:g} would be"
+            " rounding"
+        )
     if precision not in GRADIENT or not len(of_gradient):
         return None
     # The error that a share of the images may exceed.
     place = max(0, len(of_gradient) - 1 - int(KINKS * len(of_gradient)))
     off = float(of_gradient.sort().values[place])
     if off > GRADIENT[precision]:
-        return f"its gradient is off by {off:.2g} of its size, of which {GRADIENT[precision]:g} would be rounding"
+        return (
+            f"its gradient is off by {off:.2g} of its size, of which {GRADIENT[precision]:g} would be"
+            " rounding"
+        )
     return None
 
 
 def errors(found: Tensor, expected: Tensor) -> Tensor:
-    """(images,): the relative errors. Images for which the model's own numbers are not finite say nothing and are left out."""
+    """(images,): the relative errors.
+
+    Images for which the model's own numbers are not finite say nothing and are left out.
+    """
     found, expected = found.flatten(1).double(), expected.flatten(1).double()
     size = expected.norm(dim=1)
     # An image whose numbers nearly cancel is measured by the others.

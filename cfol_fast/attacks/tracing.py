@@ -1,12 +1,14 @@
 """Turns a model into a function of its input and of folded convolutions, by tracing it once with torch.fx.
 
-torch.fx itself replaces `nn.Module.__call__` while it traces, for every thread of the process. Here a stand-in of the model is
-traced instead, whose modules have calls of their own, so that other threads never notice. During an attack BatchNorm is in eval mode and
-hence an affine map: it is folded into the convolution before it. The structure is found once per model; the weights, which change from
-one training step to the next, are folded again at every call.
+torch.fx itself replaces `nn.Module.__call__` while it traces, for every thread of the process. Here a
+stand-in of the model is traced instead, whose modules have calls of their own, so that other threads never
+notice. During an attack BatchNorm is in eval mode and
+hence an affine map: it is folded into the convolution before it. The structure is found once per model; the
+weights, which change from one training step to the next, are folded again at every call.
 
-A trace holds as long as `current_fingerprint` says what it said when the model was traced. A test that is about the other guard, the proof
-(`attacks.proof`), switches this one off: `monkeypatch.setattr(tracing, "current_fingerprint", lambda model, functions: ())`.
+A trace holds as long as `current_fingerprint` says what it said when the model was traced. A test that is
+about the other guard, the proof (`attacks.proof`), switches this one off: `monkeypatch.setattr(tracing,
+"current_fingerprint", lambda model, functions: ())`.
 """
 
 from __future__ import annotations
@@ -55,9 +57,11 @@ class Fold:
 
 @dataclass(frozen=True)
 class Plan:
-    """The model's forward pass as generated code over the model's own attributes, with the frozen layers as arguments.
+    """The model's forward pass as generated code over the model's own attributes, with the frozen layers as
+    arguments.
 
-    linears: the names of the linear layers among these, which come after the convolutions. writes_to_images: it is given a copy.
+    linears: the names of the linear layers among these, which come after the convolutions. writes_to_images:
+    it is given a copy.
     minds_layout: the model itself has a `view`, which is an error for maps in channels_last.
     digest: of the code and the layers, the same in every process.
     """
@@ -73,9 +77,11 @@ class Plan:
 
     @contextlib.contextmanager
     def frozen(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Frozen]]:
-        """The layers with the model's current weights, those of convolutions cast to `dtype` after folding, for the time of the block.
+        """The layers with the model's current weights, those of convolutions cast to `dtype` after folding,
+        for the time of the block.
 
-        Their memory is used again by the next block. Blocks that are open at the same time, in two threads, have memory of their own.
+        Their memory is used again by the next block. Blocks that are open at the same time, in two threads,
+        have memory of their own.
         """
         convolutions: list[nn.Conv2d] = []
         for fold in self.folds:
@@ -147,7 +153,9 @@ def plan_for(model: nn.Module) -> Plan | None:
 
 
 def record_for(model: nn.Module) -> Record:
-    """What is known of a model in eval mode, as it is now: it is traced when it is met first, and when its Python state has changed."""
+    """What is known of a model in eval mode, as it is now: it is traced when it is met first, and when its
+    Python state has changed.
+    """
     with _tracing:
         known = _records.setdefault(model, [])
         for place, record in enumerate(known):
@@ -191,7 +199,9 @@ def _met(model: nn.Module) -> Record:
 
 
 def outcome(model: nn.Module) -> dict[str, Any] | None:
-    """What the proofs of the model as it was attacked last have found, for a checkpoint or for other ranks; None before the first."""
+    """What the proofs of the model as it was attacked last have found, for a checkpoint or for other ranks;
+    None before the first.
+    """
     records = _records.get(model)
     if not records:
         return _adopted.get(model)
@@ -205,7 +215,9 @@ def outcome(model: nn.Module) -> dict[str, Any] | None:
 
 
 def adopt(model: nn.Module, found: dict[str, Any] | None) -> None:
-    """Goes on with the outcome that a checkpoint holds or the first rank has, where it is one of this very network."""
+    """Goes on with the outcome that a checkpoint holds or the first rank has, where it is one of this very
+    network.
+    """
     if found is None:
         return
     _adopted[model] = found
@@ -240,7 +252,9 @@ def _function_modes() -> list[Any]:
 
 
 class _Proxy(fx.Proxy):
-    """A proxy for which `a += b` changes a: fx itself would record a + b, and a later use of a would see the old value."""
+    """A proxy for which `a += b` changes a: fx itself would record a + b, and a later use of a would see the
+    old value.
+    """
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -272,7 +286,9 @@ class _Untraceable(Exception):
 
 
 class _OnlyProxies(torch.overrides.TorchFunctionMode):
-    """Inside, what the forward pass computes goes into the trace or is refused: a number that it takes from a tensor would stay for good."""
+    """Inside, what the forward pass computes goes into the trace or is refused: a number that it takes from a
+    tensor would stay for good.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -304,7 +320,10 @@ _OF_STAND_IN = "_tensors_of_the_model"
 
 
 class _Tracer(fx.Tracer):
-    """Records the forward pass of one model, as often as it is asked to. Nothing outside of this object is changed."""
+    """Records the forward pass of one model, as often as it is asked to.
+
+    Nothing outside of this object is changed.
+    """
 
     # Else a buffer would take part with the numbers it has now.
     proxy_buffer_attributes = True
@@ -329,7 +348,8 @@ class _Tracer(fx.Tracer):
     def record(self, otherwise: bool = False) -> fx.Graph:
         """The graph of `model(x)`; what else the forward pass takes keeps its defaults.
 
-        otherwise: with gradients and autocast the other way round. A model that asks for them has another graph then.
+        otherwise: with gradients and autocast the other way round. A model that asks for them has another
+        graph then.
         """
         self._attributes: dict[str, fx.Proxy] = {}
         self.graph = fx.Graph(tracer_cls=type(self))
@@ -349,7 +369,10 @@ class _Tracer(fx.Tracer):
         return self.graph
 
     def changed(self) -> str | None:
-        """An attribute that holds something else since the model was recorded. What the trace itself computes is left out."""
+        """An attribute that holds something else since the model was recorded.
+
+        What the trace itself computes is left out.
+        """
         for module, stand_in in self._made.items():
             before, now = module.__dict__, stand_in.__dict__
             for name in before.keys() - now.keys() - stand_in.__dict__[_OF_STAND_IN].keys() - {_COMPILED}:
@@ -364,7 +387,9 @@ class _Tracer(fx.Tracer):
     def _stand_in(
         self, module: nn.Module, made: dict[nn.Module, nn.Module], kinds: dict[type, type]
     ) -> nn.Module:
-        """A module with the same attributes whose calls are recorded, as are its tensors; its children are stand-ins too."""
+        """A module with the same attributes whose calls are recorded, as are its tensors; its children are
+        stand-ins too.
+        """
         if module not in made:
             kind = type(module)
             if kind not in kinds:
@@ -403,8 +428,8 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        # A trace would keep the forward pass of an autograd.Function and lose the gradient that it defines: a straight-through
-        # rounding would leave the attack blind, and the model would look robust.
+        # A trace would keep the forward pass of an autograd.Function and lose the gradient that it defines: a
+        # straight-through rounding would leave the attack blind, and the model would look robust.
         frame = sys._getframe()
         while frame is not None:
             if frame.f_code in self._own_gradients:
@@ -415,7 +440,8 @@ class _Tracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
     def create_arg(self, a: Any) -> Any:
-        # A tensor that is made during the forward pass (for example noise) would become a constant of the trace.
+        # A tensor that is made during the forward pass (for example noise) would become a constant of the
+        # trace.
         if isinstance(a, Tensor) and not self._belongs_to_the_model(a):
             raise _Untraceable("its forward pass makes a tensor of its own")
         return super().create_arg(a)
@@ -483,7 +509,8 @@ def _trace(model: nn.Module) -> Plan | str:
         tracer = _Tracer(model)
         graph = tracer.record()
         shown = str(graph)
-        # A forward pass that takes random decisions in Python, remembers the pass before, or asks for modes gives two different traces.
+        # A forward pass that takes random decisions in Python, remembers the pass before, or asks for modes
+        # gives two different traces.
         if shown != str(tracer.record(otherwise=True)):
             return "two passes of its forward pass are not the same"
         if (name := tracer.changed()) is not None:
@@ -499,15 +526,17 @@ def _trace(model: nn.Module) -> Plan | str:
     graph.lint()
     code = graph.python_code("self")
     namespace = dict(code.globals)
-    # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current weights.
+    # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current
+    # weights.
     exec(code.src, namespace)
     digest = hashlib.sha256(f"{code.src}{folds}{linears}".encode()).hexdigest()
     return Plan(namespace["forward"], tuple(folds), tuple(linears), writes_to_images, minds_layout, digest)
 
 
 def _rewrite(graph: fx.Graph, model: nn.Module) -> tuple[list[Fold], list[str]]:
-    """Merges convolution (+ BatchNorm) (+ ReLU), and flatten + linear, into one call each, and lets other ReLUs work in place where
-    nothing else reads their input. Returns what the calls are made of: folds, and the names of linear layers.
+    """Merges convolution (+ BatchNorm) (+ ReLU), and flatten + linear, into one call each, and lets other
+    ReLUs work in place where nothing else reads their input. Returns what the calls are made of: folds, and
+    the names of linear layers.
     """
     modules = dict(model.named_modules())
 
@@ -588,7 +617,9 @@ def _rewrite(graph: fx.Graph, model: nn.Module) -> tuple[list[Fold], list[str]]:
 
 
 def _sum_right_after(call: fx.Node) -> fx.Node | None:
-    """The addition of a convolution's result and another one, if it comes next and is all that uses the result."""
+    """The addition of a convolution's result and another one, if it comes next and is all that uses the
+    result.
+    """
     add = _only_user(call)
     if add is None or add is not call.next or add.target not in (operator.add, operator.iadd, torch.add):
         return None
@@ -629,7 +660,9 @@ def _is_linear(module: nn.Module | None) -> bool:
 
 
 def _is_fresh(node: Any, of: nn.Module | None, module: Callable[[Any], nn.Module | None]) -> bool:
-    """True for a result that has one user and that no backward pass needs: it may be overwritten. of: the module that computes it."""
+    """True for a result that has one user and that no backward pass needs: it may be overwritten. of: the
+    module that computes it.
+    """
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return False
     if node.target is operator.iadd:

@@ -10,8 +10,9 @@ from pathlib import Path
 NAME = "compare"
 HELP = "list what differs between two runs or two checkpoints, and by how much"
 DESCRIPTION = """\
-Compares two run folders (settings, metrics, result, predictions and every checkpoint) or two checkpoint files, tensor by tensor
-and number by number. Times, versions and places are ignored. With --assert-equal the exit status is 1 if anything differs.
+Compares two run folders (settings, metrics, result, predictions and every checkpoint) or two checkpoint
+files, tensor by tensor and number by number. Times, versions and places are ignored. With --assert-equal
+the exit status is 1 if anything differs.
 
 examples:
   cfol-fast compare runs/a runs/b

@@ -13,19 +13,21 @@ from cfol_fast.user_input import SEED, WHITE, Range
 NAME = "data"
 HELP = "write a data set to an FFCV file, for data that does not fit on the device"
 DESCRIPTION = """\
-Writes a data set to an FFCV file (.beton), which training reads at full speed when the images do not fit on the device.
+Writes a data set to an FFCV file (.beton), which training reads at full speed when the images do not fit
+on the device.
 
 examples:
   cfol-fast data to-ffcv --dataset cifar10 --data ~/data --out cifar10.beton
   cfol-fast data to-ffcv --dataset folder --data ~/photos --split all --out photos
-  cfol-fast data to-ffcv --dataset folder --data ~/imagenet --split all --out imagenet-256 --size 256 --quality 95
+  cfol-fast data to-ffcv --dataset folder --data ~/imagenet --split all --out imagenet-256 --size 256
   cfol-fast train cfol --dataset beton --data photos
 
-Needs the extra [ffcv]. Folders of image files are converted one image at a time, by all cores; CMYK, EXIF-rotated and misnamed files
-are re-encoded and counted. A file is compared with what was written before it gets its name, and both parts take their names
-together. `train --dataset beton` takes normalisation and augmentation from the files, and epochs and learning rate of a folder or of
-the paper by what they were written from. Radius and network are the paper's unless given, and the bandit's eta is `auto`, for CIFAR-10's
-files too: give --set eta=2e-6 for the paper's.
+Needs the extra [ffcv]. Folders of image files are converted one image at a time, by all cores; CMYK,
+EXIF-rotated and misnamed files are re-encoded and counted. A file is compared with what was written
+before it gets its name, and both parts take their names together. `train --dataset beton` takes
+normalisation and augmentation from the files, and epochs and learning rate of a folder or of the paper
+by what they were written from. Radius and network are the paper's unless given, and the bandit's eta is
+`auto`, for CIFAR-10's files too: give --set eta=2e-6 for the paper's.
 """
 
 
@@ -54,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     write.add_argument(
         "--mode",
         choices=("raw", "jpg"),
-        help="raw keeps every bit; jpg is smaller, and stores JPEG files of a folder as they are (default: jpg for folder, else raw)",
+        help=(
+            "raw keeps every bit; jpg is smaller, and stores JPEG files of a folder as they are (default: jpg"
+            " for folder, else raw)"
+        ),
     )
     write.add_argument("--quality", type=Range(1, 100), metavar="Q", help="of the jpg, 1..100 (default: 90)")
     write.add_argument(
@@ -68,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size",
         type=Range(1, 4096),
         metavar="PX",
-        help="short side that the images of a folder are resized to (default: none, or 160 where their sizes differ)",
+        help=(
+            "short side that the images of a folder are resized to (default: none, or 160 where their sizes"
+            " differ)"
+        ),
     )
     write.add_argument(
         "--skip-corrupt", action="store_true", help="leave out images that cannot be decoded, and count them"
@@ -77,7 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--white",
         type=WHITE,
         metavar="VALUE",
-        help="white in images with more than 8 bits, e.g. 4095 (default: decided by the largest value of all images)",
+        help=(
+            "white in images with more than 8 bits, e.g. 4095 (default: decided by the largest value of all"
+            " images)"
+        ),
     )
     write.add_argument("--download", action="store_true", help="fetch the official files first")
     write.add_argument("--overwrite", action="store_true", help="replace files that exist")

@@ -1,7 +1,8 @@
 """`cfol-fast demo`: the effect of the paper in minutes, on images inside the package.
 
-Two ordinary runs (ERM-AT and CFOL-AT, the defaults of fashion-mini, all 500 training images per class, the last epoch tested
-with PGD-20), then the comparison as a table, as bars in the terminal, as a picture and as a report page.
+Two ordinary runs (ERM-AT and CFOL-AT, the defaults of fashion-mini, all 500 training images per class,
+the last epoch tested with PGD-20), then the comparison as a table, as bars in the terminal, as a picture
+and as a report page.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 NAME = "demo"
 HELP = "ERM-AT against CFOL-AT on the embedded images, with a report page"
 DESCRIPTION = """\
-Trains the same small network twice under attack on 5,000 embedded Fashion-MNIST images: with ordinary adversarial training
-(ERM-AT) and with CFOL-AT, which learns which classes fail and draws them more often. Tests both with PGD-20 on 3,000 other
-images and shows what became of the weakest class. Takes a few minutes on two cores; needs no data, no GPU and no network.
-Started again it continues where it was stopped.
+Trains the same small network twice under attack on 5,000 embedded Fashion-MNIST images: with ordinary
+adversarial training (ERM-AT) and with CFOL-AT, which learns which classes fail and draws them more
+often. Tests both with PGD-20 on 3,000 other images and shows what became of the weakest class. Takes a
+few minutes on two cores; needs no data, no GPU and no network. Started again it continues where it was
+stopped.
 
 example:
   cfol-fast demo --out demo
@@ -57,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def configuration(method: str, out: Path, seed: int, epochs: int | None, device: str) -> TrainConfig:
-    """One run of the demo: no hold-out, since 500 images per class are few and the last epoch of the one-cycle schedule is the best."""
+    """One run of the demo: no hold-out, since 500 images per class are few and the last epoch of the
+    one-cycle schedule is the best.
+    """
     from cfol_fast.runs.config import TrainConfig
 
     config = TrainConfig(method=method, seed=seed, epochs=epochs, device=device, out=str(out / method))

@@ -1,4 +1,6 @@
-"""`cfol-fast doctor`: what was built, what is installed, what this machine can do, and how to get what is missing."""
+"""`cfol-fast doctor`: what was built, what is installed, what this machine can do, and how to get what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from cfol_fast.errors import InputError
 NAME = "doctor"
 HELP = "what was built, what is installed, what this machine can do"
 DESCRIPTION = """\
-Tells what the native library was built with, which optional parts are installed, and what this machine can do. For
-everything that is missing it says how to get it.
+Tells what the native library was built with, which optional parts are installed, and what this machine
+can do. For everything that is missing it says how to get it.
 
 example:
   cfol-fast doctor --json > doctor.json
@@ -33,11 +35,7 @@ EXTRAS = {
         "apt-get install libopencv-dev libturbojpeg0-dev pkg-config; pip install ffcv==1.0.2 pillow",
     ),
     "autoattack": ("pyautoattack", "evaluation with AutoAttack", "pip install pyautoattack"),
-    "tensorboard": (
-        "tensorboard",
-        "TensorBoard events while training",
-        "pip install tensorboard",
-    ),
+    "tensorboard": ("tensorboard", "TensorBoard events while training", "pip install tensorboard"),
     "timm": ("timm", "timm's models: --model timm:NAME", "pip install timm"),
     "safetensors": ("safetensors", "weights as safetensors: export and eval", "pip install safetensors"),
     "onnx": ("onnxscript", "cfol-fast export --to onnx", "pip install onnx onnxscript"),
@@ -111,10 +109,7 @@ def _native() -> dict[str, Any]:
     }
     if _host.with_cuda:
         return {**built, "cuda_compiler": _host.cuda_compiler, "cuda_architectures": _host.cuda_architectures}
-    return {
-        **built,
-        "remedy": REBUILD,
-    }
+    return {**built, "remedy": REBUILD}
 
 
 def _choices() -> dict[str, Any]:
@@ -161,7 +156,10 @@ def describe(findings: dict[str, Any]) -> str:
     native, cuda, cpu, versions = (findings[key] for key in ("native", "cuda", "cpu", "versions"))
     lines = [f"cfol_fast {versions['cfol_fast']} on {versions['platform']}"]
     lines += [
-        f"python {versions['python']}, torch {versions['torch']}, torchvision {versions.get('torchvision', 'missing')}",
+        (
+            f"python {versions['python']}, torch {versions['torch']}, torchvision"
+            f" {versions.get('torchvision', 'missing')}"
+        ),
         "",
     ]
     lines.append("native ops")

@@ -1,4 +1,6 @@
-"""`cfol-fast eval`: the accuracy of a run or a checkpoint in every class, under the attacks that are asked for."""
+"""`cfol-fast eval`: the accuracy of a run or a checkpoint in every class, under the attacks that are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ DESCRIPTION = """\
 Evaluates a run folder, one of our checkpoints, or the weights of others on the test set, class by class.
 
 examples:
-  cfol-fast eval runs/first                                      PGD-20 with the run's radius, on the run's data
-  cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; continues after a kill
-  cfol-fast eval runs/first --checkpoint best-worst              another of its checkpoints
-  cfol-fast eval runs/first --active-set --json result.json      fooled examples leave the batch; all figures to a file
-  cfol-fast eval runs/first --require "worst>=0.3" --require "clean.average>=0.8"    status 1 unless both hold
-  cfol-fast eval runs/first --eps 0,2/255,4/255,8/255            accuracy over the radius, in every class
-  torchrun --nproc-per-node 8 -m cfol_fast eval runs/first --attack autoattack       the same figures from eight GPUs
-  cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --normalize none     a checkpoint of others
-  cfol-fast eval --pretrained --model timm:resnet18 --dataset folder --data DIR             what timm publishes
+  cfol-fast eval runs/first                             PGD-20 with the run's radius, on the run's data
+  cfol-fast eval runs/first --attack pgd,autoattack --state s.json   the worst case of both; resumable
+  cfol-fast eval runs/first --checkpoint best-worst     another of its checkpoints
+  cfol-fast eval runs/first --active-set --json r.json  fooled examples leave the batch; figures to a file
+  cfol-fast eval runs/first --require "worst>=0.3" --require "clean.average>=0.8"   status 1 unless both hold
+  cfol-fast eval runs/first --eps 0,2/255,4/255,8/255   accuracy over the radius, in every class
+  torchrun --nproc-per-node 8 -m cfol_fast eval runs/first --attack autoattack   on eight GPUs
+  cfol-fast eval wrn.pt --model wrn-34-10 --dataset cifar10 --data DIR --normalize none
+  cfol-fast eval --pretrained --model timm:resnet18 --dataset folder --data DIR
 """
 
 
@@ -66,30 +68,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         metavar="NAME",
-        help="which of a run's: best-average (default), best-worst, last, ema-best-average, ema-best-worst, ema-last or offsets",
+        help=(
+            "which of a run's: best-average (default), best-worst, last, ema-best-average, ema-best-worst,"
+            " ema-last or offsets"
+        ),
     )
     parser.add_argument(
         "--attack",
         default="pgd",
         metavar="KINDS",
-        help="pgd, autoattack, fgsm, trades or none; several, separated by commas, give the worst case (default: pgd)",
+        help=(
+            "pgd, autoattack, fgsm, trades or none; several, separated by commas, give the worst case"
+            " (default: pgd)"
+        ),
     )
     parser.add_argument(
         "--eps",
         type=_radii,
         metavar="EPS",
-        help="radius, such as 8/255 (default: the run's, or the data set's); several, 0,4/255,8/255, give a curve for every class, and "
-        "the other figures are those of the largest",
+        help=(
+            "radius, such as 8/255 (default: the run's, or the data set's); several, 0,4/255,8/255, give a"
+            " curve for every class, and the other figures are those of the largest"
+        ),
     )
     parser.add_argument("--steps", type=Range(1, 100_000), metavar="N", help="steps of PGD (default: 20)")
     parser.add_argument(
         "--step", type=RADIUS, metavar="SIZE", help="step size of PGD (default: 2.5 eps / steps)"
     )
     parser.add_argument(
-        "--restarts",
-        type=Range(1, 1000),
-        metavar="N",
-        help="starts of PGD, the best is kept (default: 1)",
+        "--restarts", type=Range(1, 1000), metavar="N", help="starts of PGD, the best is kept (default: 1)"
     )
     parser.add_argument("--norm", choices=("linf", "l2"), help="default: the run's, or linf")
     parser.add_argument("--loss", choices=("ce", "cw", "dlr", "kl"), help="what PGD climbs (default: ce)")
@@ -106,8 +113,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="for weights of others: one of ours, torchvision:NAME or timm:NAME (default: recognised by its layers); a model that is your "
-        "own code, package.module:factory, has to be named for a run as well",
+        help=(
+            "for weights of others: one of ours, torchvision:NAME or timm:NAME (default: recognised by its"
+            " layers); a model that is your own code, package.module:factory, has to be named for a run as"
+            " well"
+        ),
     )
     parser.add_argument(
         "--pretrained",
@@ -120,7 +130,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--normalize",
         choices=("imagenet", "dataset", "none"),
-        help="for weights of others that do not contain it: what their images were normalised with; none: pixels from 0 to 1",
+        help=(
+            "for weights of others that do not contain it: what their images were normalised with; none:"
+            " pixels from 0 to 1"
+        ),
     )
     parser.add_argument(
         "--mean", metavar="M,M,M", help="the same as numbers, one per channel, for pixels from 0 to 1"
@@ -129,7 +142,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes-by-position",
         action="store_true",
-        help="take the model's first class for the data's first, whatever their names are (default: the same names are matched)",
+        help=(
+            "take the model's first class for the data's first, whatever their names are (default: the same"
+            " names are matched)"
+        ),
     )
     parser.add_argument(
         "--limit",
@@ -153,26 +169,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIGURE>=X",
-        help="exit status 1 unless the robust worst, average, class_average, tail or a class by its name is at least X (clean.worst: "
-        "without attack); may be given several times",
+        help=(
+            "exit status 1 unless the robust worst, average, class_average, tail or a class by its name is at"
+            " least X (clean.worst: without attack); may be given several times"
+        ),
     )
     parser.add_argument(
         "--sanity",
         action="store_true",
-        help="also check for masked gradients: more steps, Square and a large radius, in every class; exit status 1 if a class fails",
+        help=(
+            "also check for masked gradients: more steps, Square and a large radius, in every class; exit"
+            " status 1 if a class fails"
+        ),
     )
     parser.add_argument(
         "--patience",
         type=SECONDS,
         default=3600.0,
         metavar="SECONDS",
-        help="under torchrun: how long a process waits for another before all end; more than a batch takes (default: 3600)",
+        help=(
+            "under torchrun: how long a process waits for another before all end; more than a batch takes"
+            " (default: 3600)"
+        ),
     )
     parser.add_argument(
         "--white",
         type=WHITE,
         metavar="VALUE",
-        help="white in images with more than 8 bits, e.g. 4095 (default: the run's, or decided by the largest value of all images)",
+        help=(
+            "white in images with more than 8 bits, e.g. 4095 (default: the run's, or decided by the largest"
+            " value of all images)"
+        ),
     )
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
 
@@ -297,7 +324,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 @dataclass
 class Subject:
-    """What is evaluated: the model, where it comes from, on which data; root: its folder; config: of the run, if it is one.
+    """What is evaluated: the model, where it comes from, on which data; root: its folder; config: of the run,
+    if it is one.
 
     notes: what is to be known of the figures.
     """
@@ -385,7 +413,10 @@ def _changed_test(folder: Path, bundle: ImageData) -> str | None:
         different = content.differences(before, now)
         if not different:
             return None
-        return f"the test images are not those that the run was tested on ({content.in_words(different, before, now)})"
+        return (
+            "the test images are not those that the run was tested on"
+            f" ({content.in_words(different, before, now)})"
+        )
 
 
 def _model_of(own: dict[str, Any] | None) -> str | None:
@@ -395,7 +426,9 @@ def _model_of(own: dict[str, Any] | None) -> str | None:
 
 
 def _published(args: argparse.Namespace) -> Subject:
-    """A library's model with the library's weights; images of a folder get the size that these were trained with."""
+    """A library's model with the library's weights; images of a folder get the size that these were trained
+    with.
+    """
     from cfol_fast import data, models
     from cfol_fast.evaluation.foreign_weights import published_model
 

@@ -10,9 +10,9 @@ from cfol_fast.errors import InputError
 NAME = "export"
 HELP = "write a run's weights for use elsewhere: as torch, safetensors or ONNX, with the code that loads them"
 DESCRIPTION = """\
-Writes the tested checkpoint of a run, or a checkpoint, with its classes, its normalisation (the model's first layer) and its name, and
-beside it FILE.load.py: Python code that loads it and needs torch (for ONNX: onnxruntime), but not cfol-fast. eval reads torch and
-safetensors back.
+Writes the tested checkpoint of a run, or a checkpoint, with its classes, its normalisation (the model's
+first layer) and its name, and beside it FILE.load.py: Python code that loads it and needs torch (for
+ONNX: onnxruntime), but not cfol-fast. eval reads torch and safetensors back.
 
 examples:
   cfol-fast export runs/first --out weights.safetensors

@@ -1,5 +1,5 @@
-"""One tiny op on every GPU, in a process of its own: a library that was built for another GPU or another driver is found before a run
-needs it, and whatever happens there does not happen to the doctor."""
+"""One tiny op on every GPU, in a process of its own: a library that was built for another GPU or another
+driver is found before a run needs it, and whatever happens there does not happen to the doctor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SECONDS = 300
 
 
 def launch_trouble(compiler: str, architectures: str) -> str | None:
-    """Why the library's kernels do not run here, or None. compiler, architectures: what it was built with, as `_host` says."""
+    """Why the library's kernels do not run here, or None. compiler, architectures: what it was built with, as
+    `_host` says.
+    """
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=SECONDS, check=False
@@ -33,11 +35,13 @@ def launch_trouble(compiler: str, architectures: str) -> str | None:
         return f"a tiny op on the GPU killed its process (signal {-probe.returncode})"
     said = (probe.stderr.strip().splitlines() or [f"status {probe.returncode}"])[-1]
     driver, built = driver_version(), _release(compiler)
-    # The CUDA runtime is inside the library, so the driver must know the nvcc that built it, whatever torch brings with it.
+    # The CUDA runtime is inside the library, so the driver must know the nvcc that built it, whatever torch
+    # brings with it.
     if driver is not None and built is not None and driver < built:
         return (
-            f"the driver is too old: it knows CUDA {_text(driver)}, and cfol_fast was built with nvcc {_text(built)}; "
-            f"update the driver, or build again with an nvcc of at most {_text(driver)} (CUDA_HOME chooses it)"
+            f"the driver is too old: it knows CUDA {_text(driver)}, and cfol_fast was built with nvcc"
+            f" {_text(built)}; update the driver, or build again with an nvcc of at most {_text(driver)}"
+            " (CUDA_HOME chooses it)"
         )
     if "no kernel image" in said:
         return (

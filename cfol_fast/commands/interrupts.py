@@ -1,4 +1,6 @@
-"""Ctrl-C on the command line: one sentence and status 130, wherever the program is and however often it is pressed."""
+"""Ctrl-C on the command line: one sentence and status 130, wherever the program is and however often it is
+pressed.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ SENTENCE = "cfol-fast: interrupted"
 
 
 class Interrupts:
-    """Context manager. `asked`: Ctrl-C was pressed, so whatever exception comes now may be a consequence of it.
+    """Context manager.
 
-    Libraries turn a KeyboardInterrupt into errors of their own, or lose it in a destructor: the exception alone says too little.
-    A further Ctrl-C ends the process at once, since the first may be caught in something that does not end.
+    `asked`: Ctrl-C was pressed, so whatever exception comes now may be a consequence of it.
+
+    Libraries turn a KeyboardInterrupt into errors of their own, or lose it in a destructor: the exception
+    alone says too little. A further Ctrl-C ends the process at once, since the first may be caught in
+    something that does not end.
     """
 
     def __init__(self) -> None:
@@ -46,7 +51,8 @@ class Interrupts:
             signal.signal(signal.SIGUSR1, self._before_save)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
-        # An exception in the middle of loading a library in C++ makes that call abort(), and there is nothing to clean up yet.
+        # An exception in the middle of loading a library in C++ makes that call abort(), and there is nothing
+        # to clean up yet.
         if (self.asked or _is_importing(frame)) and os.getpid() == self._process:
             leave()
         self.asked = True
@@ -68,6 +74,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def leave() -> None:
-    """Ends the process with the sentence. Nothing is cleaned up; every file is written so that this may happen at any moment."""
+    """Ends the process with the sentence.
+
+    Nothing is cleaned up; every file is written so that this may happen at any moment.
+    """
     os.write(2, f"{SENTENCE}\n".encode())
     os._exit(STATUS)

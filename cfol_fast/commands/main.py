@@ -1,7 +1,9 @@
-"""The command `cfol-fast`: collects the subcommands, and turns what goes wrong into a message and an exit status.
+"""The command `cfol-fast`: collects the subcommands, and turns what goes wrong into a message and an exit
+status.
 
-0: done. 2: bad input, one line on stderr. 1: a failure, one line; or a bug of ours, with its traceback. 128 + n: stopped by
-signal n, after saving. A subcommand is imported only when it is asked for, and so is what few commands need: `--help` answers at once.
+0: done. 2: bad input, one line on stderr. 1: a failure, one line; or a bug of ours, with its traceback.
+128 + n: stopped by signal n, after saving. A subcommand is imported only when it is asked for, and so is
+what few commands need: `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -27,24 +29,25 @@ DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
 
 first steps:
-  cfol-fast demo                                        the effect on embedded images, in minutes, with a report page
+  cfol-fast demo                                        the effect on embedded images, with a report page
   cfol-fast train cfol --dataset cifar10 --data DIR     the paper's method with the paper's recipe
   cfol-fast report runs/* --out report.html             compare runs
   cfol-fast COMMAND --help                              what a command does, with examples and defaults
 """
 
-# name -> (module, its HELP). The line stands here as well so that --help imports nothing; a test holds the two together.
+# name -> (module, its HELP). The line stands here as well so that --help imports nothing; a test holds the
+# two together.
 COMMANDS = {
     "doctor": ("cfol_fast.commands.doctor", "what was built, what is installed, what this machine can do"),
     "demo": ("cfol_fast.commands.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),
     "train": ("cfol_fast.commands.train", "train a robust classifier with one of the paper's methods"),
-    "eval": (
-        "cfol_fast.commands.eval",
-        "clean and robust accuracy in every class, of a run or a checkpoint",
-    ),
+    "eval": ("cfol_fast.commands.eval", "clean and robust accuracy in every class, of a run or a checkpoint"),
     "export": (
         "cfol_fast.commands.export",
-        "write a run's weights for use elsewhere: as torch, safetensors or ONNX, with the code that loads them",
+        (
+            "write a run's weights for use elsewhere: as torch, safetensors or ONNX, with the code that loads"
+            " them"
+        ),
     ),
     "offsets": (
         "cfol_fast.commands.offsets",
@@ -57,7 +60,10 @@ COMMANDS = {
     ),
     "reproduce": (
         "cfol_fast.commands.reproduce",
-        "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers",
+        (
+            "train and test what one of the paper's tables or figures needs, and write it beside the paper's"
+            " numbers"
+        ),
     ),
     "data": (
         "cfol_fast.commands.data",
@@ -68,7 +74,8 @@ COMMANDS = {
 # What several processes, as torchrun starts them, would each do again.
 ONE_PROCESS = ("compare", "data", "demo", "offsets", "reproduce")
 
-# What the operating system answers to a mistake in a program. All else that it refuses is about files, limits or the network.
+# What the operating system answers to a mistake in a program. All else that it refuses is about files, limits
+# or the network.
 BUGS_OF_OURS = {errno.EBADF, errno.EFAULT, errno.ECHILD, errno.ESPIPE, errno.ENOTTY, errno.ESRCH}
 # What runs out, in the words of a library that passes no number on.
 EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EROFS)
@@ -139,7 +146,9 @@ def _flush_output() -> None:
 
 
 def _drop_output() -> None:
-    """What is still in the buffer of the standard output goes nowhere, instead of failing again at the interpreter's end."""
+    """What is still in the buffer of the standard output goes nowhere, instead of failing again at the
+    interpreter's end.
+    """
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -157,7 +166,10 @@ def _check_environment() -> None:
 
 
 def _report(error: Exception, command: str | None = None) -> int:
-    """Says what went wrong, and returns the exit status that belongs to it. Of several processes one says it."""
+    """Says what went wrong, and returns the exit status that belongs to it.
+
+    Of several processes one says it.
+    """
     if (lack := memory.sentence(error, command)) is not None and not os.environ.get("CFOL_FAST_TRACEBACK"):
         # What the failed functions hold is needed to say anything.
         error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -194,7 +206,9 @@ def _report(error: Exception, command: str | None = None) -> int:
 
 
 def is_input_error(error: Exception) -> bool:
-    """Whether the user can mend it: a bad value, or what the operating system says about a file or the network."""
+    """Whether the user can mend it: a bad value, or what the operating system says about a file or the
+    network.
+    """
     if isinstance(error, OSError):
         from urllib.error import URLError
 
@@ -204,7 +218,9 @@ def is_input_error(error: Exception) -> bool:
 
 
 def outside_reason(error: Exception) -> str | None:
-    """What went wrong outside cfol_fast, as a sentence; None where nothing says so and the mistake is ours."""
+    """What went wrong outside cfol_fast, as a sentence; None where nothing says so and the mistake is
+    ours.
+    """
     if isinstance(error, Warning):
         return f"{one_line(error)}. PYTHONWARNINGS or -W makes this warning an error: unset it"
     if (library := _library_that_did_not_load(error)) is not None:

@@ -9,11 +9,12 @@ from pathlib import Path
 NAME = "report"
 HELP = "write a page that compares runs: tables, charts, gallery"
 DESCRIPTION = """\
-Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with intervals, the learned class
-distribution, training curves, confusions under attack, a gallery and the configuration. Every chart is also written as SVG and
-every table as CSV and LaTeX, into a folder beside the page. Runs of one configuration with different seeds become one column with
-mean and deviation. A folder that holds runs stands for all of them; a recipe's folder gives
-its page beside the paper's numbers; an unfinished run is shown with what there is.
+Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with
+intervals, the learned class distribution, training curves, confusions under attack, a gallery and the
+configuration. Every chart is also written as SVG and every table as CSV and LaTeX, into a folder beside
+the page. Runs of one configuration with different seeds become one column with mean and deviation. A
+folder that holds runs stands for all of them; a recipe's folder gives its page beside the paper's
+numbers; an unfinished run is shown with what there is.
 
 example:
   cfol-fast report runs/erm runs/cfol --out report.html

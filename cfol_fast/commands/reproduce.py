@@ -15,16 +15,18 @@ HELP = (
     "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers"
 )
 DESCRIPTION = """\
-Carries out recipes: each is a table or figure of the paper. Runs are kept in OUT/runs under the hash of their configuration and
-shared between recipes; what is there is not trained again, and what was interrupted continues. Written are OUT/NAME/table.md,
-table.tex, table.json, the figures and report.html, with the paper's numbers, the differences and the seeds.
+Carries out recipes: each is a table or figure of the paper. Runs are kept in OUT/runs under the hash of
+their configuration and shared between recipes; what is there is not trained again, and what was
+interrupted continues. Written are OUT/NAME/table.md, table.tex, table.json, the figures and report.html,
+with the paper's numbers, the differences and the seeds.
 
---scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the embedded images, or on a folder
-of images given with --data.
+--scale paper is the paper's experiment; --scale mini makes the same comparison in minutes on the
+embedded images, or on a folder of images given with --data.
 
-frontier is no table of the paper: the paper's methods and later ones, on one network and schedule. At the mini scale it takes the
-embedded images, every method with the best of three settings, over five seeds; at the small scale any copy of CIFAR-10, with the
-settings of the mini scale and seven of its rows; at the paper's scale it prints the commands.
+frontier is no table of the paper: the paper's methods and later ones, on one network and schedule. At
+the mini scale it takes the embedded images, every method with the best of three settings, over five
+seeds; at the small scale any copy of CIFAR-10, with the settings of the mini scale and seven of its
+rows; at the paper's scale it prints the commands.
 
 examples:
   cfol-fast reproduce --list                                   what there is, and what it costs
@@ -32,9 +34,9 @@ examples:
   cfol-fast reproduce cifar10 --scale mini                     without a GPU
   cfol-fast reproduce larger-models --data ~/data --checkpoint erm=cifar_linf_8.pt
   cfol-fast reproduce all --scale mini                         every table and figure, in reproduction/mini
-  cfol-fast reproduce frontier --scale mini --parallel         the fair table of all methods: hours on two cores
+  cfol-fast reproduce frontier --scale mini --parallel         the comparison of all methods: hours
   cfol-fast reproduce frontier --scale small --data ~/cifar10 --parallel
-  cfol-fast reproduce frontier --scale mini --keep runs.tar.xz   its finished runs in one small file, and on another machine:
+  cfol-fast reproduce frontier --scale mini --keep runs.tar.xz   its finished runs in one file
   cfol-fast reproduce frontier --scale mini --take runs.tar.xz --parallel
 """
 
@@ -62,8 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="the folder with the data sets; at the mini scale a folder of images; for frontier --scale small a copy of CIFAR-10, its own "
-        "files or a folder of images",
+        help=(
+            "the folder with the data sets; at the mini scale a folder of images; for frontier --scale small"
+            " a copy of CIFAR-10, its own files or a folder of images"
+        ),
     )
     parser.add_argument(
         "--download", action="store_true", help="fetch data sets that are missing, where they can be fetched"
@@ -87,21 +91,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--settings",
         type=Path,
         metavar="FILE",
-        help="for frontier --scale small: the frontier.json whose settings are taken (default: that of the mini scale)",
+        help=(
+            "for frontier --scale small: the frontier.json whose settings are taken (default: that of the"
+            " mini scale)"
+        ),
     )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="FILE",
-        help="for frontier: write what its table needs of the finished runs to FILE (.tar.xz), with what FILE holds already, and stop; "
-        "also while another process trains the others",
+        help=(
+            "for frontier: write what its table needs of the finished runs to FILE (.tar.xz), with what FILE"
+            " holds already, and stop; also while another process trains the others"
+        ),
     )
     parser.add_argument(
         "--take",
         type=Path,
         metavar="FILE",
-        help="for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are not trained again "
-        "(a run from a folder of images is known by its images, wherever they lie)",
+        help=(
+            "for frontier: first take the finished runs in FILE, which --keep wrote on any machine; they are"
+            " not trained again (a run from a folder of images is known by its images, wherever they lie)"
+        ),
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     parser.add_argument(
@@ -138,7 +149,8 @@ def run(args: argparse.Namespace) -> int:
         return _frontier(args)
     if args.scale == "small" or args.settings is not None or args.keep is not None or args.take is not None:
         raise InputError(
-            f"--scale small, --settings, --keep and --take belong to {FRONTIER}: cfol-fast reproduce {FRONTIER} --scale small"
+            f"--scale small, --settings, --keep and --take belong to {FRONTIER}: cfol-fast reproduce"
+            f" {FRONTIER} --scale small"
         )
     names = [name for given in args.recipes for name in (list_recipes() if given == "all" else [given])]
     if args.dry_run:

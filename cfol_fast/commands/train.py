@@ -20,14 +20,15 @@ NAME = "train"
 SECONDS = Range(1, 1_000_000, whole=False)
 HELP = "train a robust classifier with one of the paper's methods"
 DESCRIPTION = """\
-Trains a classifier under attack with METHOD and writes a run folder: config.json, metrics.jsonl, checkpoints, result.json.
+Trains a classifier under attack with METHOD and writes a run folder: config.json, metrics.jsonl,
+checkpoints, result.json.
 
 examples:
   cfol-fast train cfol --dataset fashion-mini --out runs/first          minutes on a laptop, no data needed
   cfol-fast train cfol --dataset cifar10 --data ~/data --device cuda    the paper's recipe, 200 epochs
   cfol-fast train erm --set attack.eps=12/255 --set optimizer.lr=0.05   any field of the configuration
-  cfol-fast train --resume --out runs/first                             continue a run that was stopped or killed
-  torchrun --nproc-per-node 8 -m cfol_fast train cfol --device cuda ... one run on eight GPUs (docs/many-gpus.md)
+  cfol-fast train --resume --out runs/first                             continue a stopped or killed run
+  torchrun --nproc-per-node 8 -m cfol_fast train cfol --device cuda ...   one run on eight GPUs
 """
 
 
@@ -64,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="start afresh in an existing run folder; the old one is renamed to RUN.old-1 after the first step",
+        help=(
+            "start afresh in an existing run folder; the old one is renamed to RUN.old-1 after the first step"
+        ),
     )
     parser.add_argument(
         "--force", action="store_true", help="resume although the thread count or instruction set changed"
@@ -86,7 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=["tensorboard", "wandb"],
-        help="hand the rows of metrics.jsonl to TensorBoard (RUN/tensorboard) or Weights & Biases too (repeatable)",
+        help=(
+            "hand the rows of metrics.jsonl to TensorBoard (RUN/tensorboard) or Weights & Biases too"
+            " (repeatable)"
+        ),
     )
     parser.add_argument(
         "--export", metavar="FILE", help="when done, the same as cfol-fast export RUN --out FILE"
@@ -206,7 +212,8 @@ def read_config(args: argparse.Namespace) -> TrainConfig:
     if stored and config.method != before:
         # Said here, because the stored parameters would be refused as unknown to the new method.
         raise InputError(
-            f"cannot resume {folder} with a changed configuration: method (was {before!r}, now {config.method!r})"
+            f"cannot resume {folder} with a changed configuration: method (was {before!r}, now"
+            f" {config.method!r})"
         )
     if config.model.name is None:
         check_named(model_in_file, None, str(args.config or folder))

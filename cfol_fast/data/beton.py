@@ -1,9 +1,10 @@
 """FFCV's file format, `.beton`: written here, and read here far enough to know that a file is complete.
 
-FFCV's own writer waits forever when a worker dies (of a full disk, for example), and its reader returns zeros for missing data. So a
-file is written in one pass to a temporary name, compared with the images it should hold, and renamed; and it is checked in full when
-it is opened. What is written is plain FFCV: its Loader reads it. Class names and the rest of the description are JSON in the data
-region; the label field's arguments, which FFCV does not use, say where it starts.
+FFCV's own writer waits forever when a worker dies (of a full disk, for example), and its reader returns zeros
+for missing data. So a file is written in one pass to a temporary name, compared with the images it should
+hold, and renamed; and it is checked in full when it is opened. What is written is plain FFCV: its Loader
+reads it. Class names and the rest of the description are JSON in the data region; the label field's
+arguments, which FFCV does not use, say where it starts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from cfol_fast.data.parallel import map_in_order
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
 
-# Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no pixels fill.
+# Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no
+# pixels fill.
 MOST_PIXELS_PER_BYTE = 1024
 
 
@@ -107,7 +109,8 @@ def write_to(
         raise InputError(f"the jpg quality must be in 1..100, got {quality}")
     if images.channels != 3 and images.size is None:
         raise InputError(
-            f"images of different sizes must have 3 channels, these have {images.channels}: resize them to one size"
+            f"images of different sizes must have 3 channels, these have {images.channels}: resize them to"
+            " one size"
         )
     if not len(images):
         raise InputError("there are no images to write")
@@ -265,7 +268,8 @@ def parse(data: np.ndarray, path: Path) -> Beton:
     # Every class has an image, so there are no more classes than images.
     if labels.min() < 0 or labels.max() >= count:
         raise InputError(
-            f"{path}: {count:,} images have labels 0..{count - 1} at most, it has {labels.min()}..{labels.max()}"
+            f"{path}: {count:,} images have labels 0..{count - 1} at most, it has"
+            f" {labels.min()}..{labels.max()}"
         )
     k = len(description["classes"]) if "classes" in description else int(labels.max()) + 1
     if labels.min() < 0 or labels.max() >= k:
@@ -308,7 +312,9 @@ def _lengths(table: np.ndarray, pointers: np.ndarray) -> np.ndarray:
 
 
 def _description(arguments: bytes, data: np.ndarray, end: int) -> dict[str, Any] | None:
-    """The JSON of this project's writer; {} for a file that another program wrote; None when it is damaged."""
+    """The JSON of this project's writer; {} for a file that another program wrote; None when it is
+    damaged.
+    """
     if not arguments.startswith(MARK):
         return {}
     start, length = (int(v) for v in np.frombuffer(arguments, "<u8", 2, len(MARK)))

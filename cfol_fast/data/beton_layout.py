@@ -1,7 +1,8 @@
 """FFCV's file layout: its numbers, and the writer that appends images to a file one by one.
 
-Pixels are written as they come; labels, places and checksums stay in memory, about 50 bytes an image, and are written at the end. So a
-file may be larger than the memory, and how many images it will hold need not be known exactly.
+Pixels are written as they come; labels, places and checksums stay in memory, about 50 bytes an image, and are
+written at the end. So a file may be larger than the memory, and how many images it will hold need not be
+known exactly.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class BetonWriter:
         self.count += 1
 
     def finish(self, description: dict[str, Any]) -> None:
-        """Everything but the pixels. description: for JSON; where it stands is noted in the label field's arguments."""
+        """Everything but the pixels. description: for JSON; where it stands is noted in the label field's
+        arguments.
+        """
         from ffcv.types import CURRENT_VERSION, FieldDescType, HeaderType
 
         text = json.dumps(description).encode()
@@ -88,10 +91,11 @@ class BetonWriter:
 
 
 class Pages:
-    """Appends to the data region, which begins at the first page after `start`, so that nothing crosses a page's border.
+    """Appends to the data region, which begins at the first page after `start`, so that nothing crosses a
+    page's border.
 
-    A page is as large as the largest piece needs it to be. What lies in one page lies in one page of twice the size, too, so pages
-    may grow while the file is written.
+    A page is as large as the largest piece needs it to be. What lies in one page lies in one page of twice
+    the size, too, so pages may grow while the file is written.
     """
 
     def __init__(self, out: IO[bytes], start: int) -> None:

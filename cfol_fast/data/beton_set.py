@@ -1,6 +1,9 @@
-"""A data set in FFCV files: `--dataset beton --data DIR`. Labels and sizes are in memory, pixels stay in the files.
+"""A data set in FFCV files: `--dataset beton --data DIR`.
 
-`BetonSet` has the surface of `ImageSet` that dividing a data set needs, and `source_of` gives each of the two the source it belongs to.
+Labels and sizes are in memory, pixels stay in the files.
+
+`BetonSet` has the surface of `ImageSet` that dividing a data set needs, and `source_of` gives each of the two
+the source it belongs to.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from cfol_fast.errors import InputError, one_line
 
 NAME = "beton"
 TRAIN, TEST = "train.beton", ("test.beton", "val.beton")
-EXPECTED = f"it should hold {TRAIN} and {' or '.join(TEST)}, as cfol-fast data to-ffcv --split all --out DIR writes them"
+EXPECTED = (
+    f"it should hold {TRAIN} and {' or '.join(TEST)}, as cfol-fast data to-ffcv --split all --out DIR writes"
+    " them"
+)
 
 
 class BetonSet:
@@ -77,7 +83,9 @@ class BetonSet:
 def source_of(
     images: ImageSet | BetonSet, lag: int = 1, augment: ops.Augment | None = None, **options: Any
 ) -> ResidentSource | FFCVSource:
-    """Images in memory go to the device, images in a file stay there. lag: see `FFCVSource`; options: what both sources take."""
+    """Images in memory go to the device, images in a file stay there. lag: see `FFCVSource`; options: what
+    both sources take.
+    """
     if isinstance(images, BetonSet):
         return FFCVSource(images.file, lag, augment=augment, subset=images.rows, **options)
     return ResidentSource(images, augment=augment, **options)
@@ -103,20 +111,23 @@ def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
     ):
         if mine != theirs:
             raise InputError(
-                f"{train.path} and {test.path} are not of one data set: their {what} differ ({mine}; {theirs})"
+                f"{train.path} and {test.path} are not of one data set: their {what} differ ({mine};"
+                f" {theirs})"
             )
     size = train.size or written_size(train.description)
     if size is None:
         raise InputError(
-            f"{train.path} has images of different sizes, and does not say the size of the batches: write it with "
-            "cfol-fast data to-ffcv"
+            f"{train.path} has images of different sizes, and does not say the size of the batches: write it"
+            " with cfol-fast data to-ffcv"
         )
     mean, std = (_per_channel(train, name) for name in ("mean", "std"))
     return TrainAndTest(BetonSet(train), BetonSet(test), size, [], mean, std, _augment(train), is_own(train))
 
 
 def is_own(file: Beton) -> bool:
-    """Whether the images are the user's own: written from a folder, or by a program that says nothing of them."""
+    """Whether the images are the user's own: written from a folder, or by a program that says nothing of
+    them.
+    """
     known = file.description
     return known.get("dataset") == "folder" or not known.keys() & {"dataset", "augment"}
 

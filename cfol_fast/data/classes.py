@@ -1,4 +1,6 @@
-"""Whose class is which: the classes of a model and those of the data are matched by their names, never by their places alone."""
+"""Whose class is which: the classes of a model and those of the data are matched by their names, never by
+their places alone.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ SHOWN = 20
 
 
 def same_text(names: Sequence[str]) -> list[str]:
-    """The names with their accents composed: a Mac writes the name of a folder in another form than it was typed."""
+    """The names with their accents composed: a Mac writes the name of a folder in another form than it was
+    typed.
+    """
     composed = [unicodedata.normalize("NFC", name) for name in names]
     return composed if len(set(composed)) == len(set(names)) else list(names)
 
 
 def places(model: Sequence[str], data: Sequence[str], whose: str, way_out: str) -> list[int] | None:
-    """For each class of the data its place among the model's; None where the order is the same. Other names are refused.
+    """For each class of the data its place among the model's; None where the order is the same.
+
+    Other names are refused.
 
     whose: what the model is called in the message, and `way_out` what can be done.
     """
@@ -33,7 +39,8 @@ def places(model: Sequence[str], data: Sequence[str], whose: str, way_out: str) 
     if len(mine) == len(theirs) and set(mine) == set(theirs) and len(set(mine)) == len(mine):
         return [mine.index(name) for name in theirs]
     raise InputError(
-        f"{whose} has the classes {_listed(model)}; the data have {_listed(data)}{_spelling(mine, theirs)}. {way_out}"
+        f"{whose} has the classes {_listed(model)}; the data have {_listed(data)}{_spelling(mine, theirs)}."
+        f" {way_out}"
     )
 
 
@@ -52,20 +59,25 @@ def _spelling(mine: Sequence[str], theirs: Sequence[str]) -> str:
 
 
 def order_as_text(names: Sequence[str]) -> str | None:
-    """What to say where names are numbers in the order of text, 10 before 2, and weights without names count their classes."""
+    """What to say where names are numbers in the order of text, 10 before 2, and weights without names count
+    their classes.
+    """
     if not all(name.isdecimal() for name in names):
         return None
     wrong = next((place for place, name in enumerate(names) if int(name) != place), None)
     if wrong is None or sorted(map(int, names)) == [int(name) for name in names]:
         return None
     return (
-        f"the weights have no class names: their output {wrong} is taken for the class {names[wrong]!r}, as the folders are in the order "
-        "of text (10 before 2). If the classes were numbered in training, rename the folders to 00, 01, 02 ..."
+        f"the weights have no class names: their output {wrong} is taken for the class {names[wrong]!r}, as"
+        " the folders are in the order of text (10 before 2). If the classes were numbered in training,"
+        " rename the folders to 00, 01, 02 ..."
     )
 
 
 class InModelOrder:
-    """A source with the labels of a model that has the same classes in another order. places: of the data's classes in the model."""
+    """A source with the labels of a model that has the same classes in another order. places: of the data's
+    classes in the model.
+    """
 
     def __init__(self, source: Source, places: Sequence[int], classes: Sequence[str]) -> None:
         self.source, self.classes, self._places = source, list(classes), torch.tensor(places)

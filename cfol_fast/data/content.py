@@ -1,7 +1,9 @@
-"""What a data set holds, as digests: a run goes on with the data it began with, and copies of training images are noticed.
+"""What a data set holds, as digests: a run goes on with the data it began with, and copies of training images
+are noticed.
 
-Of images in memory every pixel counts; of images that stay in files, and of very large parts, the bytes of 1,024. Names are relative to
-the data set's folder and times do not count, so a copied folder has the same digests. A run's name holds none of this but `content_of`.
+Of images in memory every pixel counts; of images that stay in files, and of very large parts, the bytes of
+1,024. Names are relative to the data set's folder and times do not count, so a copied folder has the same
+digests. A run's name holds none of this but `content_of`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ COUNT, CLASSES = "number of images", "class names"
 
 @dataclass(frozen=True)
 class PartContent:
-    """record: the digests, for JSON and checkpoints. images: uint64 (n,), a digest of each image; whole: of all images, in their order."""
+    """record: the digests, for JSON and checkpoints. images: uint64 (n,), a digest of each image; whole: of
+    all images, in their order.
+    """
 
     record: dict[str, Any]
     images: np.ndarray
@@ -38,7 +42,9 @@ class PartContent:
 
 
 def content_of(root: str | Path | None) -> str:
-    """The digest that names a folder of images, `data.content`: of every image file, its bytes and its name below the folder."""
+    """The digest that names a folder of images, `data.content`: of every image file, its bytes and its name
+    below the folder.
+    """
     whole = hashlib.sha256()
     root, parts = list_parts(root)
     for path in [path for part in parts for path in part.paths]:
@@ -55,7 +61,8 @@ def check_content(root: str | Path | None, expected: str) -> None:
     found = content_of(root)
     if found != expected:
         raise InputError(
-            f"{root} holds other images than the run is of: data.content is {expected[:12]}, that of the folder {found[:12]}"
+            f"{root} holds other images than the run is of: data.content is {expected[:12]}, that of the"
+            f" folder {found[:12]}"
         )
 
 
@@ -91,7 +98,9 @@ def describe_part(part: Images, files: Listing | None = None) -> PartContent:
 
 
 def _sample(part: Images, files: Listing | None) -> list[int]:
-    """The images whose names have the smallest digests: of a part and of its copy, which has the same names, the same ones."""
+    """The images whose names have the smallest digests: of a part and of its copy, which has the same names,
+    the same ones.
+    """
     if files is not None and len(files) == len(part):
         # Below the part's own folder.
         names = (os.fsencode(path.partition(os.sep)[2]) for path in files.paths)
@@ -169,7 +178,10 @@ def records(parts: Mapping[str, PartContent]) -> dict[str, dict[str, Any]]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
-    """For each part that both `records` have and that is not the same: what differs. Empty where the data are the same."""
+    """For each part that both `records` have and that is not the same: what differs.
+
+    Empty where the data are the same.
+    """
     found = {name: _kinds(before[name], now[name]) for name in before if name in now}
     return {name: kinds for name, kinds in found.items() if kinds}
 
@@ -212,7 +224,9 @@ def _text(value: Any) -> str:
 def copies(
     part: PartContent, of: PartContent, rows: np.ndarray | None = None, of_rows: np.ndarray | None = None
 ) -> tuple[int, int]:
-    """How many images of a part are among those of another, and how many were looked at. rows: of the parts, where they are whole."""
+    """How many images of a part are among those of another, and how many were looked at. rows: of the parts,
+    where they are whole.
+    """
     mine = part.images if rows is None else part.images[rows]
     theirs = of.images if of_rows is None else of.images[of_rows]
     return int(np.isin(mine, theirs).sum()), len(mine)

@@ -1,7 +1,8 @@
 """A folder of image files to FFCV files, image by image: `cfol-fast data to-ffcv --dataset folder`.
 
-The files are listed once. Every core reads, decodes and encodes; one thread writes what they made, in the order of the list. Only
-labels, places and a few images are in memory at a time, and nothing is written beside the files themselves.
+The files are listed once. Every core reads, decodes and encodes; one thread writes what they made, in the
+order of the list. Only labels, places and a few images are in memory at a time, and nothing is written beside
+the files themselves.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ from cfol_fast.progress import track
 
 # Of a JPEG file that is copied.
 MOST_BYTES = 1 << 28
-# Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody shows.
+# Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody
+# shows.
 JPEG_FORMATS = ("JPEG", "MPO")
 JPEG_NAMES = (".jpg", ".jpeg")
 # How a file was stored, in the words of the closing note: copied, or encoded for the reason that comes first.
@@ -69,7 +71,8 @@ CMYK, TURNED, MISNAMED, REFUSED, ENCODED = (
 
 @dataclass(frozen=True)
 class Stored:
-    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were asked for.
+    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were
+    asked for.
 
     several: the file holds more pictures.
     """
@@ -132,7 +135,9 @@ class Storing:
         return data
 
     def _decoded(self, data: bytes, height: int, width: int) -> np.ndarray | None:
-        """By FFCV's own decoder, which training uses; None where it fails: what Pillow forgives it may not."""
+        """By FFCV's own decoder, which training uses; None where it fails: what Pillow forgives it
+        may not.
+        """
         pixels = np.empty((height, width, 3), np.uint8)
         source = np.frombuffer(data, np.uint8)
         failed = self._decode(source, pixels, height, width, height, width, 0, 0, 1, 1, False, False)
@@ -267,7 +272,9 @@ class Conversion:
 
 
 def _readable(files: Files, options: ReadOptions, white: WhitePoint) -> tuple[Files, list[str]]:
-    """The files without those of the training part that cannot be decoded, as `decoding.decode` leaves them out; and the note of them."""
+    """The files without those of the training part that cannot be decoded, as `decoding.decode` leaves them
+    out; and the note of them.
+    """
     listing = files.train
 
     def read(path: str) -> None:

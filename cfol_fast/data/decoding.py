@@ -1,8 +1,9 @@
 """Image files to pixels, once: decoded in parallel, cached beside the data, mapped into memory from then on.
 
-The cache is one file of bytes and one JSON file that says what is in it. It is used again only when the names, inodes, sizes and
-times of all image files, the decoders and the white point are the same as when it was made, and its bytes have the checksum they had
-then, so changed data cannot be mistaken for the old. `data.cache` puts it elsewhere, or switches it off.
+The cache is one file of bytes and one JSON file that says what is in it. It is used again only when the
+names, inodes, sizes and times of all image files, the decoders and the white point are the same as when it
+was made, and its bytes have the checksum they had then, so changed data cannot be mistaken for the old.
+`data.cache` puts it elsewhere, or switches it off.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True)
 class Listing:
-    """Image files with their labels. paths are relative to root, in the order of the data set. ignored: other files among them."""
+    """Image files with their labels. paths are relative to root, in the order of the data set. ignored: other
+    files among them.
+    """
 
     root: Path
     split: str
@@ -92,7 +95,9 @@ class Listing:
 
 
 class WhitePoint:
-    """What is white in the images of a data set that have more than 8 bits: found when the first of them is met, as most data sets have none."""
+    """What is white in the images of a data set that have more than 8 bits: found when the first of them is
+    met, as most data sets have none.
+    """
 
     def __init__(self, parts: Sequence[Listing], options: ReadOptions, cache: Path | None = None) -> None:
         self.parts, self.options, self.cache = parts, options, cache
@@ -178,7 +183,9 @@ def tried(function: Callable[[str], R]) -> Callable[[str], R | Exception]:
 
 
 def cache_folder(root: Path, where: str) -> Path | None:
-    """Where the decoded images of `root` are kept by the setting data.cache: None for "off", or where nothing can be written."""
+    """Where the decoded images of `root` are kept by the setting data.cache: None for "off", or where nothing
+    can be written.
+    """
     if where == "off":
         return None
     if where == "auto":
@@ -187,7 +194,8 @@ def cache_folder(root: Path, where: str) -> Path | None:
         given = Path(where).expanduser()
         if not where or not given.is_dir():
             raise InputError(
-                f"data.cache={where}: there is no such folder. Make it, or take data.cache=auto or data.cache=off."
+                f"data.cache={where}: there is no such folder. Make it, or take data.cache=auto or"
+                " data.cache=off."
             )
         name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
         folder = given / f"{CACHE_FOLDER.removeprefix('.')}-{name}"
@@ -209,7 +217,8 @@ def decode(
 ) -> tuple[ImageSet, list[str]]:
     """The images of `listing` as RGB, with the notes to pass on.
 
-    size: resize so that the short side has this many pixels (no change where it has already); None keeps sizes.
+    size: resize so that the short side has this many pixels (no change where it has already); None keeps
+    sizes.
     folder: of the cache; None: they are decoded again each time.
     """
     if folder is None:
@@ -239,7 +248,8 @@ def _states(listing: Listing, size: int | None, skip_corrupt: bool) -> tuple[str
     for row, (path, label) in enumerate(zip(listing.paths, listing.labels, strict=True)):
         try:
             status = os.stat(listing.root / path)
-            # No program can set the time of the last change of an inode: `mv`, `tar` and `rsync -t` bring the other one along.
+            # No program can set the time of the last change of an inode: `mv`, `tar` and `rsync -t` bring the
+            # other one along.
             state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}"
             newest = max(newest, status.st_mtime_ns, status.st_ctime_ns)
             if row % every == 0 and stat.S_ISREG(status.st_mode):
@@ -403,13 +413,16 @@ def _decode_into(
     fingerprint: str,
     white: WhitePoint,
 ) -> tuple[ImageSet, list[str]]:
-    """Decodes and caches. Both files appear only when complete; the JSON file comes last and makes the cache valid."""
+    """Decodes and caches.
+
+    Both files appear only when complete; the JSON file comes last and makes the cache valid.
+    """
     check_disk(
         f"the {len(listing):,} images of {listing.split}, decoded,",
         _decoded_bytes(listing, size),
         folder,
-        "`cfol-fast data to-ffcv --mode jpg --split all --out FILES` keeps them as JPEG and decodes none to the disk; train with "
-        "`--dataset beton --data FILES`",
+        "`cfol-fast data to-ffcv --mode jpg --split all --out FILES` keeps them as JPEG and decodes none to"
+        " the disk; train with `--dataset beton --data FILES`",
     )
     stem = _stem(listing, size)
     try:
@@ -421,7 +434,8 @@ def _decode_into(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise InputError(
-                f"{folder}: the disk is full, the decoded images do not fit: nothing was left there. Keep them on another with data.cache=FOLDER."
+                f"{folder}: the disk is full, the decoded images do not fit: nothing was left there. Keep"
+                " them on another with data.cache=FOLDER."
             ) from error
         raise
     contents |= {"format": FORMAT, "fingerprint": fingerprint}
@@ -499,8 +513,8 @@ def refuse_unreadable(listing: Listing, path: str, error: Exception, skip_corrup
     """Raises an error that names the file, unless such files are to be left out."""
     if not skip_corrupt or isinstance(error, PermissionError):
         raise InputError(
-            f"{shown(str(listing.root / path))} cannot be decoded ({one_line(error)}): repair or remove it, or leave out such images "
-            "with --skip-corrupt (in training: --set data.skip_corrupt=true)"
+            f"{shown(str(listing.root / path))} cannot be decoded ({one_line(error)}): repair or remove it,"
+            " or leave out such images with --skip-corrupt (in training: --set data.skip_corrupt=true)"
         ) from error
 
 

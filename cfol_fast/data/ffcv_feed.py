@@ -1,7 +1,8 @@
 """FFCV's loader, fed one batch of indices at a time; import it inside `ffcv_install.using_ffcv()`.
 
-FFCV fixes the order of a whole epoch when it begins. Here its loader thread takes the next batch's indices from a ring that the
-trainer fills, so the indices of a step can depend on the step before. Each of FFCV's traps is closed where a comment says so.
+FFCV fixes the order of a whole epoch when it begins. Here its loader thread takes the next batch's indices
+from a ring that the trainer fills, so the indices of a step can depend on the step before. Each of FFCV's
+traps is closed where a comment says so.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from torch import Tensor
 from cfol_fast._host import IndexRing
 from cfol_fast.data.beton import JPG, RGB, Beton
 
-# Two loaders may be at work at the same time (training and evaluation). numba's simplest threading layer aborts the process
-# when two threads enter parallel code together, so they take turns.
+# Two loaders may be at work at the same time (training and evaluation). numba's simplest threading layer
+# aborts the process when two threads enter parallel code together, so they take turns.
 _DECODING = threading.Lock()
 
-# Bytes per thread, where images are only copied. With less, waking a second thread takes longer than the copy, and it takes the core
+# Bytes per thread, where images are only copied. With less, waking a second thread takes longer than the
+# copy, and it takes the core
 # that the trainer needs: 0.4 MB took two threads 112 µs and one 59 µs, next to a trainer on two cores.
 COPIED_BY_ONE_THREAD = 4 << 20
 
 
 class FlatImages(SimpleRGBImageDecoder):
-    """Decodes an image of any size to the first h*w*3 bytes of its row; marks those that cannot be decoded and returns their number."""
+    """Decodes an image of any size to the first h*w*3 bytes of its row; marks those that cannot be decoded
+    and returns their number.
+    """
 
     def declare_state_and_memory(self, previous_state: State) -> tuple[State, Any]:
         assert self.metadata is not None
@@ -70,8 +74,8 @@ class FlatImages(SimpleRGBImageDecoder):
                         failed[i, 0] = 1
                         failures += 1
                 else:
-                    # The size follows from the shape: `open_beton` has compared the two, and a search in FFCV's table would be a
-                    # third of the time.
+                    # The size follows from the shape: `open_beton` has compared the two, and a search in
+                    # FFCV's table would be a third of the time.
                     at = entry["data_ptr"]
                     copy(storage_state[0][at : at + np.uint64(height) * np.uint64(width) * three], rows[i])
             return failures
@@ -105,7 +109,9 @@ class FlatArrays(NDArrayDecoder):
 
 
 class ReadOnlyFile(OSCacheManager):
-    """FFCV's file manager without its fault: that one changes a type which numba shares between all functions to read-only."""
+    """FFCV's file manager without its fault: that one changes a type which numba shares between all functions
+    to read-only.
+    """
 
     def compile_reader(self) -> Any:  # type: ignore[override]
         return _compiled_reader()
@@ -122,7 +128,10 @@ def _compiled_reader() -> Any:
 
 
 class ReadOnlyLoader(Loader):
-    """FFCV's loader with the manager above. It has no argument for one, so what it makes itself is replaced as it is assigned."""
+    """FFCV's loader with the manager above.
+
+    It has no argument for one, so what it makes itself is replaced as it is assigned.
+    """
 
     @property
     def memory_manager(self) -> OSCacheManager:  # type: ignore[override]
@@ -138,8 +147,8 @@ def make_loader(file: Beton, workers: int) -> Loader:
     decoder = FlatImages() if file.kind == RGB else FlatArrays()
     threads = numba.get_num_threads()
     try:
-        # The batch size is set when a feed begins. Without os_cache FFCV needs the epoch's order in advance. Without a seed it
-        # draws one from numpy's global generator, which belongs to the user.
+        # The batch size is set when a feed begins. Without os_cache FFCV needs the epoch's order in advance.
+        # Without a seed it draws one from numpy's global generator, which belongs to the user.
         loader = ReadOnlyLoader(
             str(file.path),
             batch_size=1,
@@ -149,8 +158,9 @@ def make_loader(file: Beton, workers: int) -> Loader:
             seed=0,
             pipelines={name: [decoder] if name == file.image_field else None for name in file.fields},
         )
-        # FFCV allocates memory for each epoch, and the first write to each of its pages costs a page fault. A source feeds one
-        # loop at a time, training or evaluation, so the next can have the memory of the one before.
+        # FFCV allocates memory for each epoch, and the first write to each of its pages costs a page fault. A
+        # source feeds one loop at a time, training or evaluation, so the next can have the memory of the one
+        # before.
         loader.graph.allocate_memory = lru_cache(maxsize=2)(loader.graph.allocate_memory)
         loader.decode = _compiled(decoder)
         loader.places = loader.reader.metadata[f"f{file.fields.index(file.image_field)}"]
@@ -159,12 +169,16 @@ def make_loader(file: Beton, workers: int) -> Loader:
         numba.set_num_threads(threads)
 
 
-# Compiled decoders. FFCV compiles one for each loader, which takes a second, and a run has three: training, hold-out and test.
+# Compiled decoders. FFCV compiles one for each loader, which takes a second, and a run has three: training,
+# hold-out and test.
 _COMPILED: dict[tuple[Any, ...], Any] = {}
 
 
 def _compiled(decoder: FlatImages | FlatArrays) -> Any:
-    """The decoder's code. What it depends on beside its arguments: whether it has several threads, and the size of arrays."""
+    """The decoder's code.
+
+    What it depends on beside its arguments: whether it has several threads, and the size of arrays.
+    """
     key = (type(decoder), Compiler.num_threads > 1, getattr(decoder.field, "shape", None))
     if key not in _COMPILED:
         _COMPILED[key] = Compiler.compile(decoder.generate_code())
@@ -179,10 +193,12 @@ def threads_for(file: Beton, width: int, workers: int) -> int:
 
 
 class Feed(EpochIterator):
-    """The loader's thread for one run over batches of at most `width` indices, drawn at most `lag` batches ahead.
+    """The loader's thread for one run over batches of at most `width` indices, drawn at most `lag` batches
+    ahead.
 
-    The trainer's thread calls `push` (or `finish`) and then `pull`, alternately, after `lag` calls of `push` alone. The two
-    threads share Python's lock, so what this one does for a batch is made beforehand wherever it can be.
+    The trainer's thread calls `push` (or `finish`) and then `pull`, alternately, after `lag` calls of `push`
+    alone. The two threads share Python's lock, so what this one does for a batch is made beforehand wherever
+    it can be.
     device: the GPU that the indices come from and the pixels go to, or None.
     """
 
@@ -191,14 +207,16 @@ class Feed(EpochIterator):
     def __init__(
         self, loader: Loader, width: int, lag: int, device: torch.device | None, threads: int
     ) -> None:
-        # In flight: lag + 1 batches, and the row of the batch handed out last, which the thread frees when it takes the next.
+        # In flight: lag + 1 batches, and the row of the batch handed out last, which the thread frees when it
+        # takes the next.
         rows = torch.empty((lag + 2, width), dtype=torch.int64, pin_memory=device is not None)
         self._rows, self._indices = list(rows), list(rows.numpy())
         self._device = device
         self._copied: list[Any] = [None] * len(rows)
         self._threads, self._limit = threads, int(loader.reader.num_samples)
         self._ring = IndexRing(rows.numpy())
-        # Not FFCV's own queue: with batches_ahead=0 that has no bound, and its put() can block forever. Here the ring is the bound.
+        # Not FFCV's own queue: with batches_ahead=0 that has no bound, and its put() can block forever. Here
+        # the ring is the bound.
         self._decoded: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._decode_rows, self._places = loader.decode, loader.places
         loader.batch_size, loader.batches_ahead = width, lag + 1
@@ -206,7 +224,8 @@ class Feed(EpochIterator):
         super().__init__(loader, np.empty(0, np.int64))
 
     def start(self) -> None:
-        # A thread that still waits in C++ when the interpreter shuts down would end the process with an error.
+        # A thread that still waits in C++ when the interpreter shuts down would end the process with an
+        # error.
         atexit.register(self.close)
         ((pixels, failed),) = self.memory_allocations["operation"].values()
         self._banks = list(zip(pixels, failed, strict=True))
@@ -223,10 +242,11 @@ class Feed(EpochIterator):
             row, fitting = row[: len(idx)], idx[: len(row)]
         row.copy_(fitting, non_blocking=True)
         if self._device is not None:
-            # Also for indices that are here already: FFCV's memory is pinned, so the pixels of an earlier batch may still be on
-            # their way from where this one will be decoded to. That copy was queued before this event.
-            # The stream is that of the feed's own device: the current device may be another one, on whose stream nothing of this
-            # is queued. blocking: the loader's thread sleeps while it waits and leaves the core to the trainer.
+            # Also for indices that are here already: FFCV's memory is pinned, so the pixels of an earlier
+            # batch may still be on their way from where this one will be decoded to. That copy was queued
+            # before this event. The stream is that of the feed's own device: the current device may be
+            # another one, on whose stream nothing of this is queued. blocking: the loader's thread sleeps
+            # while it waits and leaves the core to the trainer.
             self._copied[slot] = torch.cuda.Event(blocking=True)
             self._copied[slot].record(torch.cuda.current_stream(self._device))
         self._ring.commit(len(idx))
@@ -241,7 +261,8 @@ class Feed(EpochIterator):
             try:
                 result = self._decoded.get(timeout=1.0)
             except queue.Empty:
-                # The thread may have put its last batch and ended since the wait was over: look at the queue after it.
+                # The thread may have put its last batch and ended since the wait was over: look at the queue
+                # after it.
                 if self.is_alive() or not self._decoded.empty():
                     continue
                 raise RuntimeError("the FFCV loader's thread is gone") from None
@@ -251,7 +272,8 @@ class Feed(EpochIterator):
             return result
 
     def run(self) -> None:
-        # FFCV's run() also sets torch's thread count, for the whole process. numba's count belongs to this thread alone.
+        # FFCV's run() also sets torch's thread count, for the whole process. numba's count belongs to this
+        # thread alone.
         try:
             numba.set_num_threads(self._threads)
             while (taken := self._ring.take()) is not None:

@@ -1,4 +1,6 @@
-"""FFCV is an optional package, and importing it sets torch's number of threads to 1: import it inside `using_ffcv`."""
+"""FFCV is an optional package, and importing it sets torch's number of threads to 1: import it inside
+`using_ffcv`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,17 @@ import torch
 
 from cfol_fast.errors import InputError
 
-INSTALL = "apt-get install -y --no-install-recommends libopencv-dev libturbojpeg0-dev pkg-config && pip install ffcv==1.0.2 pillow"
+INSTALL = (
+    "apt-get install -y --no-install-recommends libopencv-dev libturbojpeg0-dev pkg-config && pip install"
+    " ffcv==1.0.2 pillow"
+)
 
 
 @contextmanager
 def using_ffcv() -> Iterator[None]:
-    """A block that imports and sets up FFCV: says how to install it where it is missing, and keeps torch's thread count."""
+    """A block that imports and sets up FFCV: says how to install it where it is missing, and keeps torch's
+    thread count.
+    """
     threads = torch.get_num_threads()
     try:
         yield

@@ -1,8 +1,10 @@
-"""The source for data that does not fit on the device: an FFCV file, decoded by FFCV, augmented by the project's op.
+"""The source for data that does not fit on the device: an FFCV file, decoded by FFCV, augmented by the
+project's op.
 
-The indices of step t + lag are drawn when step t begins, by the trainer and in its thread; the loader's thread only waits for them
-and decodes. So thread timing cannot change the result: what the sampler learns after step t is seen at exactly step t + 1 + lag.
-With a raw file and lag 0 the batches are those of the resident source, bit for bit.
+The indices of step t + lag are drawn when step t begins, by the trainer and in its thread; the loader's
+thread only waits for them and decodes. So thread timing cannot change the result: what the sampler learns
+after step t is seen at exactly step t + 1 + lag. With a raw file and lag 0 the batches are those of the
+resident source, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from cfol_fast.errors import InputError
 class FFCVSource:
     """The images of the FFCV file `path`, which may be open already, with the surface of `ResidentSource`.
 
-    lag: how many batches are drawn ahead. 0 is on-policy and decodes while the trainer waits; 1 decodes the next batch during a step.
-    workers: threads that decode; by default this process's share of the cores, at most 8. The batches do not depend on it.
-    subset: (n,) int64, the rows of the file that this source has; its indices are then 0..n-1. None: the whole file.
+    lag: how many batches are drawn ahead. 0 is on-policy and decodes while the trainer waits; 1 decodes the
+    next batch during a step.
+    workers: threads that decode; by default this process's share of the cores, at most 8. The batches do not
+    depend on it.
+    subset: (n,) int64, the rows of the file that this source has; its indices are then 0..n-1. None: the
+    whole file.
     """
 
     def __init__(
@@ -57,7 +62,8 @@ class FFCVSource:
         self.size = size or self._stored_size or written_size(self.file.description)
         if self.size is None:
             raise InputError(
-                f"{self.file.path} has images of different sizes: the source needs size=(height, width) of the batches"
+                f"{self.file.path} has images of different sizes: the source needs size=(height, width) of"
+                " the batches"
             )
         self.lag = lag
         self.rng = ops.new_rng(seed, device)
@@ -132,7 +138,9 @@ class FFCVSource:
         return next((d for d in (self.device, idx.device) if d.type == "cuda"), None)
 
     def batch_memory(self, width: int) -> int:
-        """Bytes that batches of `width` images take while they are decoded: each image has the room of the largest one."""
+        """Bytes that batches of `width` images take while they are decoded: each image has the room of the
+        largest one.
+        """
         largest = int((self.file.heights * self.file.widths).max()) * self.channels
         return self._batches_in_memory * width * largest
 
@@ -145,7 +153,8 @@ class FFCVSource:
         """Refuses batches that do not fit into memory."""
         row = int((self.file.heights * self.file.widths).argmax())
         check_memory(
-            f"{self._batches_in_memory} batches of {width:,} images with room for {self.file.widths[row]}x{self.file.heights[row]} px",
+            f"{self._batches_in_memory} batches of {width:,} images with room for"
+            f" {self.file.widths[row]}x{self.file.heights[row]} px",
             self.batch_memory(width),
             "take a smaller batch, or write the files again with a smaller --size",
         )
@@ -171,7 +180,10 @@ class FFCVSource:
         return idx if self._subset is None else self._subset.index_select(0, idx.to(self.device))
 
     def _augmented(self, rows: Tensor, idx: Tensor, augment: ops.Augment | None, first: int) -> Tensor:
-        """rows: uint8 (B, bytes), a view of FFCV's ring buffer. What leaves here does not share memory with it."""
+        """rows: uint8 (B, bytes), a view of FFCV's ring buffer.
+
+        What leaves here does not share memory with it.
+        """
         count, stride = rows.shape
         # By way of pinned memory, so that the trainer does not wait for the copy.
         if self.device.type == "cuda":
@@ -207,7 +219,9 @@ class FFCVSource:
         self.rng.copy_(state["rng"])
 
     def close(self) -> None:
-        """Ends a loader thread that is still waiting, when a loop over `feed` was left early and its iterator kept."""
+        """Ends a loader thread that is still waiting, when a loop over `feed` was left early and its iterator
+        kept.
+        """
         for feed in list(self._feeds):
             feed.close()
 

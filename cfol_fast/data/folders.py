@@ -1,7 +1,7 @@
 """Data sets that are folders of image files: Tiny ImageNet, Imagenette, and the user's own.
 
-Each is listed by one function, once. What is listed is read into memory (`reader`), or goes to FFCV files image by image
-(`cfol_fast.data.conversion`).
+Each is listed by one function, once. What is listed is read into memory (`reader`), or goes to FFCV files
+image by image (`cfol_fast.data.conversion`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ OF_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini", "lost+found")
 # Of Unicode: control characters, line and paragraph separators. No table could show a class of such a name.
 CONTROLS = ("Cc", "Zl", "Zp")
 TINY_URL = "https://cs231n.stanford.edu/tiny-imagenet-200.zip"
-# Stanford publishes none. This one stands in the Git LFS pointer of a public copy, and unrelated projects recorded the same:
+# Stanford publishes none. This one stands in the Git LFS pointer of a public copy, and unrelated projects
+# recorded the same:
 # https://huggingface.co/datasets/cnak47/cv-datasets/commit/6931f66584bf3a507711a644f6803fa5f419faf1
 TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
@@ -82,7 +83,8 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
             notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")
         elif options.cache == "auto":
             notes.append(
-                f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them in DIR)"
+                f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them"
+                " in DIR)"
             )
         return TrainAndTest(train, test, files.batch_size, notes, white=white.value, files=listed)
 
@@ -90,7 +92,9 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
 
 
 def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
-    """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds out a part."""
+    """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds
+    out a part.
+    """
     root = need_root(root, LAYOUT)
     train, test = _parts(root)
     notes = []
@@ -111,8 +115,8 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
         if None not in common and len(common) > 1:
             both = " and ".join(f"{size[1]}x{size[0]} in {split}/" for split, size in sizes.items() if size)
             raise InputError(
-                f"{root}: images of {both}. Choose one size for both with --set data.size={min(sizes['train'] or (1,))} "
-                "(--size outside of training)."
+                f"{root}: images of {both}. Choose one size for both with --set"
+                f" data.size={min(sizes['train'] or (1,))} (--size outside of training)."
             )
         one = common.pop() if len(common) == 1 else None
         if one is not None:
@@ -139,7 +143,9 @@ def list_parts(root: str | Path | None) -> tuple[Path, list[Listing]]:
 
 
 def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
-    """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both 160 x 160."""
+    """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both
+    160 x 160.
+    """
     # Importing torchvision takes as long as importing torch: only whose data needs it waits.
     from torchvision.datasets import Imagenette
 
@@ -172,7 +178,9 @@ def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common
 
 
 def tiny_imagenet(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
-    """tiny-imagenet-200/ as published: wnids.txt, words.txt, train/<wnid>/images/, val/images/ with val_annotations.txt."""
+    """tiny-imagenet-200/ as published: wnids.txt, words.txt, train/<wnid>/images/, val/images/ with
+    val_annotations.txt.
+    """
     expected = f"tiny-imagenet-200/ with wnids.txt, words.txt, train/ and val/ from {TINY_URL}"
     root = need_root(root, expected)
     base = root if root.name == "tiny-imagenet-200" else root / "tiny-imagenet-200"
@@ -256,7 +264,8 @@ def list_classes(root: Path, split: str) -> Listing:
     unprintable = [name for name in classes if any(category(c) in CONTROLS for c in name)]
     if unprintable:
         raise InputError(
-            f"{base}: the name of the class folder {unprintable[0]!r} has a line break or control character: rename it"
+            f"{base}: the name of the class folder {unprintable[0]!r} has a line break or control character:"
+            " rename it"
         )
     paths: list[str] = []
     labels: list[int] = []
@@ -284,7 +293,10 @@ def list_classes(root: Path, split: str) -> Listing:
 
 
 def _files_under(base: Path, visited: dict[tuple[int, int], Path]) -> tuple[list[str], list[str]]:
-    """The image files, and the other ones. What systems keep beside images (thumbnails, earlier versions) is neither."""
+    """The image files, and the other ones.
+
+    What systems keep beside images (thumbnails, earlier versions) is neither.
+    """
 
     # os.walk would silently skip a folder that it may not read.
     def refuse(error: OSError) -> None:
@@ -308,7 +320,9 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _is_utf8(name: str) -> bool:
-    """False for a name whose bytes Python could only keep as surrogates: no terminal and no JSON reader could show it."""
+    """False for a name whose bytes Python could only keep as surrogates: no terminal and no JSON reader could
+    show it.
+    """
     return name.encode("utf-8", "ignore").decode() == name
 
 

@@ -1,7 +1,8 @@
 """Labelled images as plain tensors: what the readers return and the sources hold.
 
-Images stay uint8 until the gather + augment op turns a batch of them into pixels in [0, 1]. The class names stay with the labels, all
-the way to the plots. The choices made here (hold-out, imbalance) are seeded, and made within each class.
+Images stay uint8 until the gather + augment op turns a batch of them into pixels in [0, 1]. The class names
+stay with the labels, all the way to the plots. The choices made here (hold-out, imbalance) are seeded, and
+made within each class.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class ImageSet(torch.utils.data.Dataset):
         else:
             if self.images.dim() != 1 or self.table.dim() != 2 or self.table.shape[1] != 3:
                 raise InputError(
-                    f"with a table images must be (bytes,) and the table (N, 3), got {tuple(self.images.shape)} and "
-                    f"{tuple(self.table.shape)}"
+                    "with a table images must be (bytes,) and the table (N, 3), got"
+                    f" {tuple(self.images.shape)} and {tuple(self.table.shape)}"
                 )
             count = len(self.table)
             self._check_table(self.table)
@@ -64,7 +65,8 @@ class ImageSet(torch.utils.data.Dataset):
         if bool(wrong.any()):
             first = int(wrong.nonzero()[0])
             raise InputError(
-                f"image {first}: offset, height, width {table[first].tolist()} do not lie in {self.images.numel()} bytes"
+                f"image {first}: offset, height, width {table[first].tolist()} do not lie in"
+                f" {self.images.numel()} bytes"
             )
 
     def __len__(self) -> int:
@@ -84,7 +86,9 @@ class ImageSet(torch.utils.data.Dataset):
         return pixels + self.labels.nbytes + self.table.nbytes
 
     def compact(self) -> ImageSet:
-        """A copy without other images' bytes: a subset with a table shares the bytes of the set it was taken from."""
+        """A copy without other images' bytes: a subset with a table shares the bytes of the set it was taken
+        from.
+        """
         if self.table is None or not len(self):
             return self
         lengths = self.table[:, 1] * self.table[:, 2] * self.channels
@@ -114,7 +118,9 @@ class ImageSet(torch.utils.data.Dataset):
         )
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """(float32 (C, H, W) in [0, 1], label): an ImageSet is also a torch data set, for the user's own DataLoader."""
+        """(float32 (C, H, W) in [0, 1], label): an ImageSet is also a torch data set, for the user's own
+        DataLoader.
+        """
         return self.image(int(index)).permute(2, 0, 1).contiguous().float() / 255, int(self.labels[index])
 
     def subset(self, indices: Tensor | Sequence[int] | np.ndarray) -> ImageSet:
@@ -137,9 +143,11 @@ class ImageSet(torch.utils.data.Dataset):
 class ImageData:
     """A data set ready for training: both splits, and what goes with them.
 
-    augment: what training does to the images unless told otherwise. paper_augment: what the paper does to this data set.
+    augment: what training does to the images unless told otherwise. paper_augment: what the paper does to
+    this data set.
     white: the white point that images with more than 8 bits were read with; None where there are none.
-    files: of "train" and "test", where the images were decoded from files. Where a data set has no test part, all are in "train".
+    files: of "train" and "test", where the images were decoded from files. Where a data set has no test part,
+    all are in "train".
     """
 
     name: str
@@ -173,7 +181,8 @@ def check_labels(labels: Tensor, num_classes: int, count: int | None = None) -> 
         raise InputError(f"there are {count} images, but {len(labels)} labels")
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
         raise InputError(
-            f"labels must be 0..{num_classes - 1} for {num_classes} classes, got {int(labels.min())}..{int(labels.max())}"
+            f"labels must be 0..{num_classes - 1} for {num_classes} classes, got"
+            f" {int(labels.min())}..{int(labels.max())}"
         )
 
 
@@ -202,7 +211,8 @@ def holdout(
         members = np.flatnonzero(array == c)
         if len(members) < 2:
             raise InputError(
-                f"class {repr(classes[c]) if len(classes) else c} has {len(members)} image: nothing is left to hold out (use --holdout none)"
+                f"class {repr(classes[c]) if len(classes) else c} has {len(members)} image: nothing is left"
+                " to hold out (use --holdout none)"
             )
         order = np.random.default_rng([seed, int(c)]).permutation(members)
         give = min(max(round(fraction * len(members)), 1), len(members) - 1)
@@ -214,7 +224,9 @@ def holdout(
 
 
 def stratified(labels: Tensor, count: int, seed: int = 0) -> Tensor:
-    """`count` images at random, in each class its share of all: sorted indices. With a count for it, every class has one at least.
+    """`count` images at random, in each class its share of all: sorted indices.
+
+    With a count for it, every class has one at least.
 
     The same for the same labels, so that what is measured on such a part can be compared.
     """
@@ -236,7 +248,9 @@ def stratified(labels: Tensor, count: int, seed: int = 0) -> Tensor:
 
 
 def imbalance(images: Images, factor: float, seed: int = 0) -> Images:
-    """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one 1/factor."""
+    """Thins class c to its count times factor^(-c/(k-1)): the first class keeps all, the last one
+    1/factor.
+    """
     rows = thinned(images.labels.numpy(), len(images.classes), factor, seed)
     return images if rows is None else images.subset(rows)
 

@@ -1,7 +1,8 @@
-"""Batches of torch's `DataLoader` that keep their number on the way through its workers and through the user's collate_fn.
+"""Batches of torch's `DataLoader` that keep their number on the way through its workers and through the
+user's collate_fn.
 
-Which batch came is not read off the order in which batches come: workers may return them in another order. What came is counted,
-since a collate_fn may leave examples out, or put them in another order.
+Which batch came is not read off the order in which batches come: workers may return them in another order.
+What came is counted, since a collate_fn may leave examples out, or put them in another order.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ LABELS = ("labels", "label", "targets", "target", "y")
 class Delivered(NamedTuple):
     """A batch as collate_fn made it. number: the one it was asked for with. asked: how many examples were.
 
-    came: how many labels it has; None where it has none that can be counted. reordered: its labels are those of the examples, but in
-    another order.
+    came: how many labels it has; None where it has none that can be counted. reordered: its labels are those
+    of the examples, but in another order.
     """
 
     number: int
@@ -34,7 +35,10 @@ class Delivered(NamedTuple):
         """What is wrong with the batch."""
         if self.came is not None and self.came != self.asked:
             what = "are missing" if self.came < self.asked else "were added"
-            return f"collate_fn made a batch of {self.came} from {self.asked} examples: {abs(self.asked - self.came)} {what}"
+            return (
+                f"collate_fn made a batch of {self.came} from {self.asked} examples:"
+                f" {abs(self.asked - self.came)} {what}"
+            )
         return "collate_fn changed the order of the examples" if self.reordered else None
 
 
@@ -58,7 +62,9 @@ def numbered_batches(
 
 
 def labels_in(batch: Any) -> Any:
-    """The labels of a batch or of an example: the second of a tuple, or the entry of a dict; None where there are none."""
+    """The labels of a batch or of an example: the second of a tuple, or the entry of a dict; None where there
+    are none.
+    """
     if isinstance(batch, Mapping):
         return next((batch[name] for name in LABELS if name in batch), None)
     return batch[1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None

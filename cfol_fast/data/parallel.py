@@ -1,4 +1,6 @@
-"""A function over many items on all cores, for work that is done once per data set: decoding and encoding images."""
+"""A function over many items on all cores, for work that is done once per data set: decoding and encoding
+images.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ MOST_WAITING = 4
 
 
 def map_in_order(function: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """`function` of each item, in the order of the items; only `MOST_WAITING` results a core are held at a time."""
+    """`function` of each item, in the order of the items; only `MOST_WAITING` results a core are held at a
+    time.
+    """
     cores = os.cpu_count() or 1
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(cores) as pool:

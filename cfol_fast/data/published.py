@@ -1,7 +1,7 @@
 """CIFAR-10, CIFAR-100, STL10 and Fashion-MNIST, read as their authors publish them.
 
-torchvision reads the first three. It checks the official hash of every file before opening it, which matters: CIFAR is a set of
-pickles, and no other pickle is ever loaded here.
+torchvision reads the first three. It checks the official hash of every file before opening it, which matters:
+CIFAR is a set of pickles, and no other pickle is ever loaded here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from cfol_fast.errors import InputError, one_line
 
 
 class LabelledSTL10(datasets.STL10):
-    """Without the 2.7 GB of unlabelled images, which torchvision would otherwise require and hash each time."""
+    """Without the 2.7 GB of unlabelled images, which torchvision would otherwise require and hash
+    each time.
+    """
 
     train_list = datasets.STL10.train_list[:2]
 
@@ -52,7 +54,10 @@ def _cifar(kind: Any, root: Path | None, options: ReadOptions) -> TrainAndTest:
 
 def stl10(root: Path | None, options: ReadOptions) -> TrainAndTest:
     kind = LabelledSTL10
-    expected = f"{kind.base_folder}/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, class_names.txt from {kind.url}"
+    expected = (
+        f"{kind.base_folder}/ with train_X.bin, train_y.bin, test_X.bin, test_y.bin, class_names.txt from"
+        f" {kind.url}"
+    )
     root = _parent_of(need_root(root, expected), kind.base_folder)
 
     def part(train: bool) -> ImageSet:
@@ -67,12 +72,14 @@ def stl10(root: Path | None, options: ReadOptions) -> TrainAndTest:
 
 
 def fashion_mnist(root: Path | None, options: ReadOptions) -> TrainAndTest:
-    """The four IDX files, gzipped as published or unpacked as torchvision leaves them; Debian's package needs no folder."""
+    """The four IDX files, gzipped as published or unpacked as torchvision leaves them; Debian's package needs
+    no folder.
+    """
     if root is None and DEBIAN_FOLDER.is_dir() and not options.download:
         root = DEBIAN_FOLDER
     expected = (
-        "the four files (train|t10k)-(images-idx3|labels-idx1)-ubyte.gz from https://github.com/zalandoresearch/fashion-mnist"
-        " or Debian's package dataset-fashion-mnist"
+        "the four files (train|t10k)-(images-idx3|labels-idx1)-ubyte.gz from"
+        " https://github.com/zalandoresearch/fashion-mnist or Debian's package dataset-fashion-mnist"
     )
     root = need_root(root, expected)
     if options.download:
@@ -119,7 +126,9 @@ def _parent_of(root: Path, base_folder: str) -> Path:
 
 @contextmanager
 def _explained(folder: Path, expected: str) -> Iterator[None]:
-    """torchvision's exceptions as an InputError that says whether the files are missing or are not the official ones."""
+    """torchvision's exceptions as an InputError that says whether the files are missing or are not the
+    official ones.
+    """
     try:
         yield
     except PermissionError:
@@ -130,6 +139,6 @@ def _explained(folder: Path, expected: str) -> Iterator[None]:
                 f"{folder} is not there: expected is {expected}; or add --download ({one_line(error)})"
             ) from error
         raise InputError(
-            f"{folder}: files are missing or are not the official ones (their hashes differ): expected is {expected}; "
-            f"or remove the folder and add --download ({one_line(error)})"
+            f"{folder}: files are missing or are not the official ones (their hashes differ): expected is"
+            f" {expected}; or remove the folder and add --download ({one_line(error)})"
         ) from error

@@ -1,4 +1,6 @@
-"""What a reader is asked for and what it gives back; every reader has the signature `read(root, options) -> TrainAndTest`."""
+"""What a reader is asked for and what it gives back; every reader has the signature `read(root, options) ->
+TrainAndTest`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """white: the white point of images with more than 8 bits. cache: "auto", "off" or a folder, see `decoding.cache_folder`."""
+    """white: the white point of images with more than 8 bits. cache: "auto", "off" or a folder, see
+    `decoding.cache_folder`.
+    """
 
     download: bool = False
     size: int | None = None
@@ -28,7 +32,8 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class TrainAndTest:
-    """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where images differ in size.
+    """What a reader found. test: None where the data has no test part. size: (h, w) of the batches where
+    images differ in size.
 
     mean, std, augment: where the data itself says what goes with it. own: the same, see `DataSpec`.
     white: of images with more than 8 bits, where there are such.

@@ -1,7 +1,7 @@
 """Which data set a folder holds, for a run whose user named the folder alone.
 
-A folder of images and FFCV files are taken for what they are. A published data set has settings of its own (200 epochs, another
-network), so its name is asked for.
+A folder of images and FFCV files are taken for what they are. A published data set has settings of its own
+(200 epochs, another network), so its name is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from cfol_fast.data import beton_set
 from cfol_fast.data.folders import LAYOUT
 from cfol_fast.errors import InputError
 
-# What each published data set leaves in the folder that is given with --data, or is itself: unpacked, and as an archive.
+# What each published data set leaves in the folder that is given with --data, or is itself: unpacked, and as
+# an archive.
 PUBLISHED: dict[str, tuple[str, ...]] = {
     "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1"),
     "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz"),
@@ -30,7 +31,9 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 
 
 def recognised(root: str | Path) -> str:
-    """ "folder" or "beton", as the folder is; a folder that holds anything else, or several data sets, is refused."""
+    """ "folder" or "beton", as the folder is; a folder that holds anything else, or several data sets, is
+    refused.
+    """
     folder = Path(root).expanduser()
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "is not there"

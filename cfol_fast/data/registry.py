@@ -1,6 +1,7 @@
 """The data sets by name, each with what the paper does to it: one row per data set, and `load`.
 
-Normalisation, augmentation and the size of the attack belong to the data, so they are set here and nowhere else.
+Normalisation, augmentation and the size of the attack belong to the data, so they are set here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from cfol_fast.user_input import did_you_mean
 
 PAPER_EPS = 8 / 255
 FOLDER_TEST_FRACTION = 0.2
-NO_TEST_PART = f"there is neither test/ nor val/: {FOLDER_TEST_FRACTION:.0%} of train/ is held out as the test set (seed 0)"
+NO_TEST_PART = (
+    f"there is neither test/ nor val/: {FOLDER_TEST_FRACTION:.0%} of train/ is held out as the test set"
+    " (seed 0)"
+)
 # Images that mean and standard deviation are measured on.
 MOST_MEASURED = 5000
 
 
 def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops.Augment:
-    """Appendix "Experimental setup": crop after black padding, flip, colour jitter, rotation by up to 2 degrees.
+    """Appendix "Experimental setup": crop after black padding, flip, colour jitter, rotation by up to 2
+    degrees.
 
     pad: in pixels; without it an eighth of the side, as the paper pads CIFAR.
     """
@@ -49,8 +54,8 @@ AUGMENTATIONS = ("none", "crop", "crop-flip", "paper")
 
 
 def default_augmentation(own: bool) -> str:
-    """Of `AUGMENTATIONS`. For images of the user's own without a flip, since a mirrored traffic sign is another sign; measured, see
-    docs/own-data.md."""
+    """Of `AUGMENTATIONS`. For images of the user's own without a flip, since a mirrored traffic sign is
+    another sign; measured, see docs/own-data.md."""
     return "crop" if own else "paper"
 
 
@@ -67,8 +72,10 @@ def augmentation(word: str, size: int, paper: ops.Augment) -> ops.Augment | None
 class DataSpec:
     """One data set: how it is read and what goes with it. mean/std None: measured on the training images.
 
-    augment: of the images' side; what `--augment paper` does. files: where it is a folder of image files, what lists them.
-    own: the images are the user's, for whom the paper has no settings. embedded: it is inside the package and reads no folder.
+    augment: of the images' side; what `--augment paper` does. files: where it is a folder of image files,
+    what lists them.
+    own: the images are the user's, for whom the paper has no settings. embedded: it is inside the package and
+    reads no folder.
     """
 
     name: str
@@ -156,7 +163,8 @@ SPECS: dict[str, DataSpec] = {
         ),
         DataSpec(
             "tiny-imagenet",
-            "Tiny ImageNet; its validation images are the test set, as labels of the test images are not published",
+            "Tiny ImageNet; its validation images are the test set, as labels of the test images are not"
+            " published",
             folders.reader(folders.tiny_imagenet),
             64,
             (0.4802, 0.4481, 0.3975),
@@ -257,8 +265,8 @@ def check_options(
     """Refuses what the data set would not look at."""
     if row.embedded and root is not None:
         raise InputError(
-            f"data.root is for data on the disk, and {row.name} is inside the package, got {root}: leave out --data, or name the data "
-            "set with --dataset (folder, beton, cifar10, ...)"
+            f"data.root is for data on the disk, and {row.name} is inside the package, got {root}: leave out"
+            " --data, or name the data set with --dataset (folder, beton, cifar10, ...)"
         )
     if download and not row.can_fetch:
         raise InputError(f"data.download is for published data sets, got {row.name}: leave out --download")
@@ -285,10 +293,13 @@ def load(
 ) -> ImageData:
     """Data set `name` from the folder `root`.
 
-    imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set keeps all its images.
+    imbalance: thin the training classes exponentially by this factor (seeded by `seed`); the test set keeps
+    all its images.
     size: the short side a folder of differently sized images is stored with; only for `folder`.
-    skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at the first.
-    white: the value of white in images with more than 8 bits a channel; None decides by the largest value of all such images.
+    skip_corrupt: leave out images that cannot be decoded, and count them in the notes, instead of stopping at
+    the first.
+    white: the value of white in images with more than 8 bits a channel; None decides by the largest value of
+    all such images.
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
     """
     row = spec(name)
@@ -337,7 +348,8 @@ def own_test_part(labels: Tensor, classes: Sequence[str]) -> tuple[Tensor, Tenso
     counts = torch.bincount(labels, minlength=len(classes)).tolist()
     if lone := [repr(name) for name, count in zip(classes, counts, strict=True) if count == 1]:
         raise InputError(
-            f"class {lone[0]} has 1 image, and a fifth of every class is to be the test part: add images, or a folder test/"
+            f"class {lone[0]} has 1 image, and a fifth of every class is to be the test part: add images, or"
+            " a folder test/"
         )
     return holdout(labels, FOLDER_TEST_FRACTION, seed=0)
 

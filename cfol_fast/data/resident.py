@@ -1,7 +1,8 @@
 """The default source: all images as one uint8 tensor on the device, batches by one gather + augment op.
 
-`feed` draws the indices of a step when that step is asked for, so a change of the distribution after step t is seen at step t+1.
-Nothing is read back from the device and no worker process exists; on `device="meta"` the whole path runs as shapes.
+`feed` draws the indices of a step when that step is asked for, so a change of the distribution after step t
+is seen at step t+1. Nothing is read back from the device and no worker process exists; on `device="meta"` the
+whole path runs as shapes.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class ResidentSource:
             wrong = (offsets % image_set.channels).nonzero()
             if len(wrong):
                 raise InputError(
-                    f"for random-resized crops images must start at multiples of {image_set.channels} bytes, image "
-                    f"{int(wrong[0])} starts at {int(offsets[wrong[0]])}"
+                    f"for random-resized crops images must start at multiples of {image_set.channels} bytes,"
+                    f" image {int(wrong[0])} starts at {int(offsets[wrong[0]])}"
                 )
         self.classes = list(image_set.classes)
         self.channels = image_set.channels
@@ -91,11 +92,14 @@ class ResidentSource:
         )
 
     def feed(self, draw: Draw, steps: int, first: int = 0) -> Generator[Batch]:
-        """`steps` training batches (idx, x, y) of the indices `draw()` returns, each drawn when its step begins."""
+        """`steps` training batches (idx, x, y) of the indices `draw()` returns, each drawn when its step
+        begins.
+        """
         for _ in range(steps):
             idx = draw()
             x = self.pixels(idx, self.augment, first)
-            # On the CPU `pixels` has refused a bad index. On a GPU it has set a flag, and index_select would end the process.
+            # On the CPU `pixels` has refused a bad index. On a GPU it has set a flag, and index_select would
+            # end the process.
             yield idx, x, self.labels.index_select(0, idx.clamp(0, len(self) - 1))
 
     def batches(self, batch_size: int, first: int = 0, every: int = 1) -> Iterator[Batch]:

@@ -1,6 +1,10 @@
-"""Is there room? What images need of the device, of memory and of the disk, in numbers, before anything large is read or copied.
+"""Is there room?
 
-An error names the way out that is open: streaming from FFCV files, or for what streams already a smaller batch or smaller images.
+What images need of the device, of memory and of the disk, in numbers, before anything large is read or
+copied.
+
+An error names the way out that is open: streaming from FFCV files, or for what streams already a smaller
+batch or smaller images.
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take, by the system and by the limits of its container; None where nobody says."""
+    """Bytes that this process may still take, by the system and by the limits of its container; None where
+    nobody says.
+    """
     free = _free_by_the_system()
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if free is None or limit == resource.RLIM_INFINITY:
@@ -84,7 +90,7 @@ def streaming(name: str = "NAME", root: str | None = "DIR") -> str:
     """The way out for data that does not fit: to stream it. name, root: of the data set."""
     data = "" if root is None else f" --data {root}"
     text = (
-        f"write FFCV files with `cfol-fast data to-ffcv --dataset {name}{data} --split all --out FILES` and train with "
-        "`--dataset beton --data FILES`, which leaves the images in them"
+        f"write FFCV files with `cfol-fast data to-ffcv --dataset {name}{data} --split all --out FILES` and"
+        " train with `--dataset beton --data FILES`, which leaves the images in them"
     )
     return text if find_spec("ffcv") is not None else f"{text}; that needs FFCV: {INSTALL}"

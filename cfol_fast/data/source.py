@@ -1,7 +1,7 @@
 """The interface between the images and everything that reads them: what a source of examples offers.
 
-An evaluation asks a `Source` for every image once. Training asks a `TrainingSource` for the images at drawn indices. Both
-give batches of (indices (B,) int64, x (B, C, H, W) in [0, 1], y (B,) int64).
+An evaluation asks a `Source` for every image once. Training asks a `TrainingSource` for the images at drawn
+indices. Both give batches of (indices (B,) int64, x (B, C, H, W) in [0, 1], y (B,) int64).
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ class Source(Protocol):
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Every image once, in order, without augmentation.
 
-        A source that can leave batches out without reading them takes `first` and `every` too: the batches first, first + every, ...
+        A source that can leave batches out without reading them takes `first` and `every` too: the batches
+        first, first + every, ...
         """
         ...
 
 
 def every_nth_batch(source: Source, batch_size: int, first: int, every: int) -> Iterator[tuple[int, Batch]]:
-    """The batches first, first + every, ... of all that the source has, with their numbers: one rank's share."""
+    """The batches first, first + every, ... of all that the source has, with their numbers: one
+    rank's share.
+    """
     if every == 1:
         yield from enumerate(source.batches(batch_size))
     elif "every" in inspect.signature(source.batches).parameters:
@@ -66,8 +69,9 @@ class TrainingSource(Source, Protocol):
     def feed(self, draw: Draw, steps: int, first: int = 0) -> Generator[Batch]:
         """`steps` augmented batches of the indices that `draw()` returns, in the order of the draws.
 
-        A source may draw ahead by a fixed number of batches, but never more than `steps` in all. first: the slot of the first of these
-        indices in the global batch, of which a rank draws its slots alone: the random numbers of augmentation belong to the slot.
+        A source may draw ahead by a fixed number of batches, but never more than `steps` in all. first: the
+        slot of the first of these indices in the global batch, of which a rank draws its slots alone: the
+        random numbers of augmentation belong to the slot.
         """
         ...
 

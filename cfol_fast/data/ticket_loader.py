@@ -1,7 +1,9 @@
 """`loader`: a data set of one's own, drawn by one of our samplers, in a training loop of one's own.
 
-Every batch comes with the ticket that drew it, so that the sampler's update stays unbiased however early the batch was drawn. torch's
-`DataLoader` reads the examples; which ones and when they are drawn is decided here, and does not depend on its workers.
+Every batch comes with the ticket that drew it, so that the sampler's update stays unbiased however early the
+batch was drawn. torch's
+`DataLoader` reads the examples; which ones and when they are drawn is decided here, and does not depend on
+its workers.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class TicketLoader:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         drawn: deque[Asked] = deque()
-        # By the number of the batch: with in_order=False the batches come in the order in which workers finish them.
+        # By the number of the batch: with in_order=False the batches come in the order in which workers
+        # finish them.
         tickets: dict[int, Ticket] = {}
         reader = self._reader(drawn)
         batches: Iterator[Delivered] | None = None
@@ -66,8 +69,9 @@ class TicketLoader:
         left, updates = self._draws(), self.sampler.updates
         if updates == self.sampler.updates_before_pass:
             warnings.warn(
-                "a whole pass went by and nobody told the sampler what was wrong, so it draws as it did before: call "
-                "sampler.update(y, wrong, p=ticket) after every batch (Lightning: give the Trainer a SamplerCallback)",
+                "a whole pass went by and nobody told the sampler what was wrong, so it draws as it did"
+                " before: call sampler.update(y, wrong, p=ticket) after every batch (Lightning: give the"
+                " Trainer a SamplerCallback)",
                 stacklevel=2,
             )
         while left or tickets:
@@ -83,12 +87,14 @@ class TicketLoader:
             delivered = next(batches, None)
             if delivered is None:
                 raise InputError(
-                    f"the data set ended before {len(tickets)} batches came: data[i] must not raise StopIteration"
+                    f"the data set ended before {len(tickets)} batches came: data[i] must not raise"
+                    " StopIteration"
                 )
             ticket, batch = tickets.pop(delivered.number), delivered.batch
             if (problem := delivered.problem()) is not None:
                 raise InputError(
-                    f"{problem}: the sampler would learn of other examples than it drew; return each example, in its place"
+                    f"{problem}: the sampler would learn of other examples than it drew; return each example,"
+                    " in its place"
                 )
             ticket = ticket._replace(y=whole_numbers(labels_in(batch)))
             if isinstance(batch, (tuple, list)):
@@ -143,19 +149,21 @@ def loader(
 ) -> TicketLoader:
     """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) where its examples are dicts.
 
-    `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn indices and the probabilities
-    that drew them. One pass is as many draws as the data set has examples, by all ranks together where the sampler has several;
-    batch_size is that of one rank, and the last batch may be smaller, or is left out with drop_last. lag: a batch is drawn
-    before the updates of the `lag` batches in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
-    workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them. options: further
-    arguments of torch's DataLoader, such as collate_fn and pin_memory; with in_order=False the batches come as workers finish them,
-    each with its own ticket.
+    `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn
+    indices and the probabilities that drew them. One pass is as many draws as the data set has examples, by
+    all ranks together where the sampler has several; batch_size is that of one rank, and the last batch may
+    be smaller, or is left out with drop_last. lag: a batch is drawn before the updates of the `lag` batches
+    in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
+    workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them.
+    options: further arguments of torch's DataLoader, such as collate_fn and pin_memory; with in_order=False
+    the batches come as workers finish them, each with its own ticket.
     """
     if isinstance(dataset, IterableDataset) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     ):
         raise TypeError(
-            f"a sampler draws by index: {type(dataset).__name__} must be a map-style data set, with len(data) and data[i]"
+            f"a sampler draws by index: {type(dataset).__name__} must be a map-style data set, with len(data)"
+            " and data[i]"
         )
     if not isinstance(sampler, IndexSampler):
         raise TypeError(f"the sampler must be one of cfol_fast.sampling, got {type(sampler).__name__}")
@@ -169,7 +177,7 @@ def loader(
             raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
     if workers > lag:
         raise InputError(
-            f"each worker holds a batch that was drawn ahead, so workers must be at most lag={lag}, got {workers}: "
-            f"pass lag={workers} or fewer workers"
+            f"each worker holds a batch that was drawn ahead, so workers must be at most lag={lag}, got"
+            f" {workers}: pass lag={workers} or fewer workers"
         )
     return TicketLoader(dataset, sampler, batch_size, workers, lag, drop_last, options)

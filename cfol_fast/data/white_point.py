@@ -1,7 +1,10 @@
-"""What is white in images with more than 8 bits? Their files do not say: 16 bits hold 8, 10, 12, 14 or 16, a float holds anything.
+"""What is white in images with more than 8 bits?
 
-It is decided once for a whole data set, training and test part together, from the largest value of every such image, and refused
-where the values leave a doubt. Images with 8 bits and files that state their depth are not concerned.
+Their files do not say: 16 bits hold 8, 10, 12, 14 or 16, a float holds anything.
+
+It is decided once for a whole data set, training and test part together, from the largest value of every such
+image, and refused where the values leave a doubt. Images with 8 bits and files that state their depth are not
+concerned.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from cfol_fast.errors import InputError
 
 # The largest values of 8, 10, 12, 14 and 16 bits.
 FULL = (255.0, 1023.0, 4095.0, 16383.0, 65535.0)
-# An image that stays below this share of white is nearly black, and one that goes this often beyond it nearly white.
+# An image that stays below this share of white is nearly black, and one that goes this often beyond it nearly
+# white.
 DARK, BRIGHT = 1 / 16, 2.0
-# So many dark ones are taken for chance; with more, a few values too large may have decided. Of a white point that was given,
-# most images are to be white before it is refused.
+# So many dark ones are taken for chance; with more, a few values too large may have decided. Of a white point
+# that was given, most images are to be white before it is refused.
 FEW, MOST = 0.1, 0.5
 WHOLE, FRACTIONS = "whole numbers", "fractions"
 MINISWHITE, BITS, PHOTOMETRIC, PLANAR = 0, 258, 262, 284
@@ -32,7 +36,8 @@ OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"
 
 @dataclass(frozen=True)
 class Deep:
-    """The pixels of an image with more than 8 bits a channel: (h, w), or (h, w, c) of RGB or CMYK, without transparency.
+    """The pixels of an image with more than 8 bits a channel: (h, w), or (h, w, c) of RGB or CMYK, without
+    transparency.
 
     white: where the file states it. inverted: 0 is white.
     """
@@ -65,7 +70,9 @@ class Deep:
 
 
 def deep(image: ImageFile.ImageFile) -> Deep | None:
-    """The pixels of an open, not yet loaded image that has more than 8 bits a channel; None where it has 8 or fewer."""
+    """The pixels of an open, not yet loaded image that has more than 8 bits a channel; None where it has 8 or
+    fewer.
+    """
     codec, rawmode, stated = _encoding(image)
     tags = getattr(image, "tag_v2", {})
     if tags.get(PLANAR) == 2 and max(tags.get(BITS, (8,))) > 8:
@@ -164,7 +171,8 @@ def full_scale(top: float, fractional: bool) -> float | None:
     white = next((full for full in FULL if top <= full), None)
     if white is None:
         return None
-    # With the upper half of 8 bits in use it is not less than 8, and of 16 bits there is no more; between them only what is nearly full.
+    # With the upper half of 8 bits in use it is not less than 8, and of 16 bits there is no more; between
+    # them only what is nearly full.
     least = 0.5 if white in (FULL[0], FULL[-1]) else 15 / 16
     return white if top > least * white else None
 
@@ -208,8 +216,8 @@ def checked_against(levels: Levels, white: float, where: str) -> None:
     bright = sum(top > BRIGHT * white for top in levels.whole + levels.fractional)
     if bright > MOST * len(levels):
         raise InputError(
-            f"{where}: {bright:,} of {len(levels):,} images with more than 8 bits go far beyond white={white:g}, up to "
-            f"{levels.top:g}: give another data.white, or images of the same depth"
+            f"{where}: {bright:,} of {len(levels):,} images with more than 8 bits go far beyond"
+            f" white={white:g}, up to {levels.top:g}: give another data.white, or images of the same depth"
         )
 
 

@@ -1,10 +1,13 @@
-"""AutoAttack (Croce and Hein, 2020), standard version, through `pyautoattack`: with progress, and a state that survives a kill.
+"""AutoAttack (Croce and Hein, 2020), standard version, through `pyautoattack`: with progress, and a state
+that survives a kill.
 
-The attacks run one after another, each on the examples that withstood those before, in batches. After every batch the state is
-written; a run that was killed continues with the next batch, and ends with the flags it would have had. That works because
-pyautoattack seeds every batch anew, so a batch does not depend on what ran before it in the process.
+The attacks run one after another, each on the examples that withstood those before, in batches. After every
+batch the state is written; a run that was killed continues with the next batch, and ends with the flags it
+would have had. That works because pyautoattack seeds every batch anew, so a batch does not depend on what ran
+before it in the process.
 
-The attacks work on the frozen network, BatchNorm folded in, which gives the model's logits up to rounding in less time. What counts is
+The attacks work on the frozen network, BatchNorm folded in, which gives the model's logits up to rounding in
+less time. What counts is
 the model itself: an image that is broken on the frozen network alone is attacked again, on the model.
 """
 
@@ -55,7 +58,8 @@ class AutoAttack:
 
     attacks: the parts to run, by default the four of the standard version.
     fast: attack the frozen network, where the model can be frozen, and confirm on the model itself.
-    attacked_twice: after `run`, the images that were broken on the frozen network but not on the model, which was attacked then.
+    attacked_twice: after `run`, the images that were broken on the frozen network but not on the model, which
+    was attacked then.
     """
 
     kind = "autoattack"
@@ -100,8 +104,8 @@ class AutoAttack:
             return None
         numbers = ", ".join(map(str, self.attacked_twice))
         return (
-            "AutoAttack broke these images on the network with BatchNorm folded in, but not on the model itself, where they were "
-            f"attacked again: {numbers}"
+            "AutoAttack broke these images on the network with BatchNorm folded in, but not on the model"
+            f" itself, where they were attacked again: {numbers}"
         )
 
     def run(
@@ -177,7 +181,8 @@ class AutoAttack:
             k = model(x[:1].to(device)).shape[1]
         if k < LEAST_CLASSES:
             raise InputError(
-                f"AutoAttack's targeted loss needs at least {LEAST_CLASSES} classes, the model has {k}; use PGD"
+                f"AutoAttack's targeted loss needs at least {LEAST_CLASSES} classes, the model has {k};"
+                " use PGD"
             )
         adversary = pyautoattack.AutoAttack(
             model, norm=NORMS[self.norm], eps=self.eps, seed=self.seed, version="standard", device=device
@@ -231,7 +236,9 @@ class AutoAttack:
 
 
 class _Attacked(nn.Module):
-    """The model, with gradients of the input in the layout that pyautoattack can `view`: a channels_last model returns others."""
+    """The model, with gradients of the input in the layout that pyautoattack can `view`: a channels_last
+    model returns others.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -258,11 +265,14 @@ class _Attacked(nn.Module):
 
 
 class _State:
-    """How far the attacks are: the attack's number, the batch, the examples it works on, the predictions so far.
+    """How far the attacks are: the attack's number, the batch, the examples it works on, the predictions so
+    far.
 
     candidates: (N,) bool, what withstood the attacks before the current one; its batches are made of these.
-    attacked: what the current attack found; until it has found something, an example of its batches has no result.
-    choices: the ways to compute layers of the run that is continued, so that it ends with the flags it would have had.
+    attacked: what the current attack found; until it has found something, an example of its batches has no
+    result.
+    choices: the ways to compute layers of the run that is continued, so that it ends with the flags it would
+    have had.
     """
 
     def __init__(self, identity: dict[str, Any], clean: Tensor, y: Tensor) -> None:
@@ -296,14 +306,17 @@ class _State:
         }
 
     def restore(self, path: Path, y: Tensor, batch_size: int, attacks: int, classes: int) -> None:
-        """Continues from the file; the state of another evaluation is refused, with what differs, and so is nonsense."""
+        """Continues from the file; the state of another evaluation is refused, with what differs, and so is
+        nonsense.
+        """
         stored = read_object(path, STATE_SHAPE)
         if stored.get("kind") != "autoattack-state" or stored.get("format") != FORMAT:
             raise InputError(f"{path} is not an AutoAttack state of this version; choose another file")
         different = [name for name, value in self.identity.items() if stored["identity"].get(name) != value]
         if different:
             raise InputError(
-                f"the AutoAttack state {path} belongs to another {', '.join(different)}; delete it or choose another file"
+                f"the AutoAttack state {path} belongs to another {', '.join(different)}; delete it or choose"
+                " another file"
             )
         candidates = torch.tensor([digit == "1" for digit in stored["start"]], dtype=torch.bool)
         predictions = torch.tensor(stored["predictions"], dtype=torch.int64)
@@ -353,7 +366,9 @@ class _State:
 
 @contextlib.contextmanager
 def _undisturbed(device: torch.device) -> Iterator[None]:
-    """Puts back the global random state and the tracer, both of which pyautoattack sets, and silences its log."""
+    """Puts back the global random state and the tracer, both of which pyautoattack sets, and silences its
+    log.
+    """
     tracer, logger = sys.gettrace(), logging.getLogger("auto-attack")
     disabled, logger.disabled = logger.disabled, True
     devices = [device] if device.type == "cuda" else []

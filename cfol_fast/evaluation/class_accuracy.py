@@ -1,4 +1,7 @@
-"""What a classifier got right, from its predictions, as tensors. All figures are those of `runs.accuracy.Accuracy`."""
+"""What a classifier got right, from its predictions, as tensors.
+
+All figures are those of `runs.accuracy.Accuracy`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from cfol_fast.runs.accuracy import TAIL, Z95, Accuracy
 class ClassAccuracy:
     """labels, predictions: (N,) int64; classes: the names of the k classes.
 
-    A class without examples has accuracy NaN (null in JSON) and takes no part in `class_average`, `tail` and `worst`.
+    A class without examples has accuracy NaN (null in JSON) and takes no part in `class_average`, `tail` and
+    `worst`.
     """
 
     def __init__(self, labels: Tensor, predictions: Tensor, classes: Sequence[str]) -> None:
@@ -27,7 +31,8 @@ class ClassAccuracy:
         for what, found in (("labels", labels), ("predictions", predictions)):
             if len(found) and not (int(found.min()) >= 0 and int(found.max()) < k):
                 raise InputError(
-                    f"the {what} must be 0..{k - 1} for {k} classes, got {int(found.min())}..{int(found.max())}"
+                    f"the {what} must be 0..{k - 1} for {k} classes, got"
+                    f" {int(found.min())}..{int(found.max())}"
                 )
         if labels.shape != predictions.shape:
             raise InputError(f"there are {len(predictions)} predictions for {len(labels)} labels")
@@ -87,7 +92,10 @@ class ClassAccuracy:
         if not len(self.correct):
             return "ClassAccuracy(no examples)"
         worst = f"worst {self.worst:.1%} ({self.worst_class})"
-        return f"ClassAccuracy(average {self.average:.1%}, 20 % tail {self.tail():.1%}, {worst}, {len(self.correct)} examples)"
+        return (
+            f"ClassAccuracy(average {self.average:.1%}, 20 % tail {self.tail():.1%}, {worst},"
+            f" {len(self.correct)} examples)"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """See docs/evaluation-format.md."""
@@ -95,7 +103,9 @@ class ClassAccuracy:
 
 
 def wilson(hits: Tensor, counts: Tensor, z: float = Z95) -> Tensor:
-    """hits, counts: (k,) -> (k, 2) float64: the Wilson interval of each proportion, NaN where there is nothing to count."""
+    """hits, counts: (k,) -> (k, 2) float64: the Wilson interval of each proportion, NaN where there is
+    nothing to count.
+    """
     pairs = zip(hits.tolist(), counts.tolist(), strict=True)
     rows = [accuracy.wilson(right / n, int(n), z) if n else (torch.nan, torch.nan) for right, n in pairs]
     return torch.tensor(rows, dtype=torch.float64).view(-1, 2)

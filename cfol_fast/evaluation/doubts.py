@@ -21,12 +21,14 @@ from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.ranks import Ranks
 
-# What is counted in each pass: images with logits that are not finite, images whose loss the attack raised; batches whose gradients
-# were all 0, or not finite; batches on which the attack's own model says something else.
+# What is counted in each pass: images with logits that are not finite, images whose loss the attack raised;
+# batches whose gradients were all 0, or not finite; batches on which the attack's own model says something
+# else.
 INFINITE, RAISED, FLAT, BROKEN, OTHER = range(5)
 # Differences of logits, and of a loss, that are rounding: in units of the precision, for logits of size 1.
 ROUNDING = 16
-# Relative difference between the logits of the model and of the attack's own, beyond which they are two models.
+# Relative difference between the logits of the model and of the attack's own, beyond which they are two
+# models.
 SAME_MODEL = {torch.float32: 1e-3, torch.float64: 1e-3}
 SAME_IN_LOWER_PRECISION = 0.05
 
@@ -60,7 +62,9 @@ class Counts:
 
 
 class Gradients:
-    """The largest entry of all gradients of a batch, in all steps: a scalar on the device; None before the first."""
+    """The largest entry of all gradients of a batch, in all steps: a scalar on the device; None before the
+    first.
+    """
 
     def __init__(self) -> None:
         self.largest: Tensor | None = None
@@ -112,7 +116,9 @@ def model_of(attack: Any) -> nn.Module | None:
 
 
 def models_of(attack: Any) -> tuple[list[nn.Module], list[nn.Module]]:
-    """(models that the attack is on, modules that its function or its arguments name, which need not be models)."""
+    """(models that the attack is on, modules that its function or its arguments name, which need not be
+    models).
+    """
     named: list[Any] = []
     while isinstance(attack, functools.partial):
         named += [*attack.args, *attack.keywords.values()]
@@ -126,7 +132,10 @@ def models_of(attack: Any) -> tuple[list[nn.Module], list[nn.Module]]:
 
 
 def is_for_another(attack: Any, model: nn.Module, x: Tensor, logits: Tensor) -> bool:
-    """Whether the attack's model is not this one. Wrappers and copies count as the same while their logits (B, k) for x are."""
+    """Whether the attack's model is not this one.
+
+    Wrappers and copies count as the same while their logits (B, k) for x are.
+    """
     on, named = models_of(attack)
     if any(bare(one) is bare(model) for one in (*on, *named)):
         return any(_same(one, model, x, logits) is not True for one in on)
@@ -153,7 +162,9 @@ def _same(own: nn.Module, model: nn.Module, x: Tensor, logits: Tensor) -> bool |
 
 
 def raised_by_one_step(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: str) -> Tensor:
-    """The number of images whose loss one step of size eps along the model's gradient raises: for an attack that shows no images."""
+    """The number of images whose loss one step of size eps along the model's gradient raises: for an attack
+    that shows no images.
+    """
     leaf = x.detach().clone().requires_grad_()
     with torch.enable_grad():
         before = logits_in(model(leaf.clone()))
@@ -172,7 +183,10 @@ def raised_by_one_step(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm:
 def judge(
     counts: list[list[int]], kinds: list[str], clean: ClassAccuracy, attacked: list[ClassAccuracy]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """(warnings, notes). kinds: the names of the attacks. A warning is {"warning", "attack": its number or None, "reason"}."""
+    """(warnings, notes). kinds: the names of the attacks.
+
+    A warning is {"warning", "attack": its number or None, "reason"}.
+    """
     warnings: list[dict[str, Any]] = []
     notes = []
 

@@ -1,6 +1,8 @@
-"""`evaluate`: clean and robust accuracy of a model, class by class, under one attack or the worst case of several.
+"""`evaluate`: clean and robust accuracy of a model, class by class, under one attack or the worst case of
+several.
 
-Every figure comes from the predictions of the model itself on the final images, never from the folded network an attack uses.
+Every figure comes from the predictions of the model itself on the final images, never from the folded network
+an attack uses.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ TAKEN_BY_POSITION = (
 )
 MATCHED = "the model has the classes in another order than the data: they were matched by name"
 ACTIVE_SET_NOTE = (
-    "with the active set an example counts as fooled at the first iterate that fools it, the clean image included; robust accuracy "
-    "is therefore never higher than at the last iterate"
+    "with the active set an example counts as fooled at the first iterate that fools it, the clean image"
+    " included; robust accuracy is therefore never higher than at the last iterate"
 )
 
 
@@ -80,17 +82,22 @@ def evaluate(
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
-    model: returns logits, or an object with `.logits`, a dict with "logits", or a tuple that begins with them.
-    x_or_source: (N, C, H, W) in [0, 1] with y (N,); a DataLoader or a map-style data set of (image, label) or dicts; or a source such
-        as `data.ResidentSource`.
-    attack: an attack, a dict of its parameters ("kind" is "pgd" by default; "autoattack" is AutoAttack, standard version), or
-        several of them: then an example is robust when it withstands each. Attacks of other libraries are called as (x, y) -> x_adv.
+    model: returns logits, or an object with `.logits`, a dict with "logits", or a tuple that begins with
+    them.
+    x_or_source: (N, C, H, W) in [0, 1] with y (N,); a DataLoader or a map-style data set of (image, label) or
+        dicts; or a source such as `data.ResidentSource`.
+    attack: an attack, a dict of its parameters ("kind" is "pgd" by default; "autoattack" is AutoAttack,
+        standard version), or several of them: then an example is robust when it withstands each. Attacks of
+        other libraries are called as (x, y) -> x_adv.
     batch_size: of the passes; a DataLoader keeps its own.
-    active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the last.
+    active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the
+    last.
     progress: called with (images done, images in all), an image counting once for each attack.
-    ranks: `Ranks(process_group=...)` on every process of a group: they share the batches, and each returns the whole result, which
+    ranks: `Ranks(process_group=...)` on every process of a group: they share the batches, and each returns
+    the whole result, which
         is that of one process. Give all of them the same model and the same images.
-    classes_by_position: do not compare the names of the classes. Otherwise, where the model has `classes`, as `load` sets them, and
+    classes_by_position: do not compare the names of the classes. Otherwise, where the model has `classes`, as
+    `load` sets them, and
         those of the data are known, the same names in another order are matched, and other names are refused.
     """
     if batch_size < 1:
@@ -178,7 +185,8 @@ class _FilledIn(NamedTuple):
 class _Predictions:
     """What the model says to every example, without an attack and under each, filled in batch by batch.
 
-    labels, clean: (N,) int64. attacked: the same for each attack, by its number. names: of the classes, known with the first batch; what
+    labels, clean: (N,) int64. attacked: the same for each attack, by its number. names: of the classes, known
+    with the first batch; what
     was given for them: the names themselves, and how many.
     """
 
@@ -299,14 +307,17 @@ class _Predictions:
                 part_done(1, 1)
 
     def _all_images(self) -> Tensor:
-        """(N, C, H, W) in the order of the labels, which are compared: a source that was read before may give others now."""
+        """(N, C, H, W) in the order of the labels, which are compared: a source that was read before may give
+        others now.
+        """
         place = batches_of(self.source, self.batch_size)
         again, images = Rows(len(self.source)), []
         for number, (idx, x, y) in enumerate(self.source.batches(self.batch_size)):
             again.fill(idx, y, number)
             if not torch.equal(again.values[idx.cpu()], self.labels[idx.cpu()]):
                 raise InputError(
-                    f"batch {number} has other labels than when it was read before: a source must give the same examples each time"
+                    f"batch {number} has other labels than when it was read before: a source must give the"
+                    " same examples each time"
                 )
             images.append((idx.cpu(), x.cpu()))
         check_complete(again.times, "the second reading", place)
@@ -315,13 +326,18 @@ class _Predictions:
         return x if torch.equal(order, torch.arange(len(order))) else x[order.argsort()]
 
     def _look(self, number: int, x: Tensor, logits: Tensor) -> None:
-        """Looks for signs of nonsense in a clean batch, and in the first one whether the attacks are on this model."""
+        """Looks for signs of nonsense in a clean batch, and in the first one whether the attacks are on this
+        model.
+        """
         self.counts.clean(logits)
         for attack_number, one in self._all.items() if number == 0 else ():
             self.counts.add(attack_number, OTHER, int(is_for_another(one, self.model, x, logits)))
 
     def _look_at_autoattack(self, number: int, one: AutoAttack, x: Tensor, found: Tensor) -> None:
-        """It shows no images. One that was broken has a larger loss; where none was, a step of its radius must raise a loss."""
+        """It shows no images.
+
+        One that was broken has a larger loss; where none was, a step of its radius must raise a loss.
+        """
         right = (self.clean == self.labels).nonzero().squeeze(1)
         count: int | Tensor = int((found[right] != self.labels[right]).sum())
         if not count and len(right):
@@ -341,9 +357,11 @@ class _Predictions:
 
 @dataclass
 class EnsembleEvaluation:
-    """Several models: the risk of each class averaged over the members, which is what the paper's Theorem 1 bounds.
+    """Several models: the risk of each class averaged over the members, which is what the paper's Theorem 1
+    bounds.
 
-    clean_risk, robust_risk: (k,) float64; for the second every member is attacked on its own (None without an attack).
+    clean_risk, robust_risk: (k,) float64; for the second every member is attacked on its own (None without an
+    attack).
     """
 
     members: list[Evaluation]
@@ -377,8 +395,8 @@ def evaluate_ensemble(
 ) -> EnsembleEvaluation | Evaluation:
     """Evaluates each model under an attack of its own, `attack_factory(model)`, and averages the class risks.
 
-    averaged_logits: instead the one classifier whose logits are the members' mean, attacked as a whole. That is another
-    model, and not the quantity of the theorem. options: as for `evaluate`.
+    averaged_logits: instead the one classifier whose logits are the members' mean, attacked as a whole. That
+    is another model, and not the quantity of the theorem. options: as for `evaluate`.
     """
     if averaged_logits:
         whole = theory.AveragedLogits(models)
@@ -415,10 +433,11 @@ def make_attack(attack: AttackLike, model: nn.Module) -> Any:
 
 
 def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """x_adv of an attack on a batch; one that is not ours gets what it would get from its own examples, and is checked.
+    """x_adv of an attack on a batch; one that is not ours gets what it would get from its own examples, and
+    is checked.
 
-    Other libraries differentiate without asking for gradients, `view` images as if they were contiguous, and may leave the model in
-    training mode.
+    Other libraries differentiate without asking for gradients, `view` images as if they were contiguous, and
+    may leave the model in training mode.
     """
     if isinstance(attack, AutoAttack):
         raise InputError("AutoAttack works on a whole data set; for single batches use PGD")
@@ -439,7 +458,8 @@ def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor
         )
     if not x_adv.is_floating_point():
         raise InputError(
-            f"the attack {_describe(attack)['kind']} must return floating point numbers in [0, 1], got {x_adv.dtype}"
+            f"the attack {_describe(attack)['kind']} must return floating point numbers in [0, 1], got"
+            f" {x_adv.dtype}"
         )
     x_adv = x_adv.detach().to(x)
     check_pixels(x_adv, f"the result of the attack {_describe(attack)['kind']}: ")

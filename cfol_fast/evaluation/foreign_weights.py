@@ -1,9 +1,10 @@
-"""Checkpoints of other projects, loaded into the network that they belong to: every name and shape is checked, whatever prefix they have.
+"""Checkpoints of other projects, loaded into the network that they belong to: every name and shape is
+checked, whatever prefix they have.
 
-Known layouts: MadryLab/robustness (a dict with the weights of a wrapper under "model", its normalisation inside), TRADES'
-WRN-34-10 and AutoAttack's example (plain state dicts, pixels as they are), the checkpoints of torchvision's and timm's scripts and of
-Lightning, safetensors, our own exports, and any state dict in which all names have the same prefix. Files are read with
-weights_only=True: nothing in them is executed.
+Known layouts: MadryLab/robustness (a dict with the weights of a wrapper under "model", its normalisation
+inside), TRADES' WRN-34-10 and AutoAttack's example (plain state dicts, pixels as they are), the checkpoints
+of torchvision's and timm's scripts and of Lightning, safetensors, our own exports, and any state dict in
+which all names have the same prefix. Files are read with weights_only=True: nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ OPTIONAL = ("num_batches_tracked",)
 # The last layer of a classifier, in the libraries and most projects.
 HEAD = re.compile(r"(^|\.)(head|heads\.head|head\.fc|fc|classifier|linear|last_linear)(\.\d+)?\.weight$")
 CONVERT = (
-    "Where you trust it, convert it once: s = torch.load(FILE, weights_only=False); s = s.state_dict() if hasattr(s, 'state_dict') "
-    "else s.get('state_dict', s.get('model', s)); torch.save(s, 'weights.pt')"
+    "Where you trust it, convert it once: s = torch.load(FILE, weights_only=False); s = s.state_dict() if"
+    " hasattr(s, 'state_dict') else s.get('state_dict', s.get('model', s)); torch.save(s, 'weights.pt')"
 )
 
 
@@ -82,7 +83,8 @@ def read_weights(path: str | Path, ema: bool = False) -> ReadWeights:
         tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(
-            f"{path} holds no weights: expected a state dict, or a dict with one under {', '.join((*WRAPPERS, *AVERAGES))}"
+            f"{path} holds no weights: expected a state dict, or a dict with one under"
+            f" {', '.join((*WRAPPERS, *AVERAGES))}"
         )
     if ema and taken not in AVERAGES and not any("ema" in name for name in tensors):
         raise InputError(f"{path} holds no averaged weights: leave out --ema")
@@ -105,24 +107,26 @@ def _class_names(content: Any) -> list[str] | None:
 
 def _load(path: Path) -> Any:
     try:
-        # The arguments of a training script: a plain object that holds values. torchvision's and timm's files have one.
-        # What torch would say of a TorchScript archive, the error says.
+        # The arguments of a training script: a plain object that holds values. torchvision's and timm's files
+        # have one. What torch would say of a TorchScript archive, the error says.
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)
     # The unpickler may raise anything on bytes that are no pickle.
     except Exception as error:
         if path.suffix == ".onnx":
             raise InputError(
-                f"{path}: an ONNX file holds a graph, whose gradients torch does not know: take the checkpoint that it was made from"
+                f"{path}: an ONNX file holds a graph, whose gradients torch does not know: take the"
+                " checkpoint that it was made from"
             ) from None
         if "TorchScript" in str(error):
             raise InputError(
-                f"{path} is a TorchScript archive, which holds code: it is not opened. Where you trust it, convert it once: "
-                "torch.save(torch.jit.load(FILE).state_dict(), 'weights.pt')"
+                f"{path} is a TorchScript archive, which holds code: it is not opened. Where you trust it,"
+                " convert it once: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pt')"
             ) from None
         if isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error):
             raise InputError(
-                f"{path} holds Python objects besides tensors, and loading those may run code: it is not opened. {CONVERT}"
+                f"{path} holds Python objects besides tensors, and loading those may run code: it is not"
+                f" opened. {CONVERT}"
             ) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path} is damaged or not a torch checkpoint ({reason})") from None
@@ -140,9 +144,10 @@ def load_weights(
 ) -> nn.Module:
     """The network `model` with the weights of the file, in eval mode, for pixels in [0, 1].
 
-    model: a name of `models.create`; without it, the one that the file names or whose layers it has, see `recognise`.
-    mean, std: what the network was trained with, see `normalisation`; refused where the file has them. Without them a library's model
-    takes those of the library's own weights, and every other is refused.
+    model: a name of `models.create`; without it, the one that the file names or whose layers it has, see
+    `recognise`.
+    mean, std: what the network was trained with, see `normalisation`; refused where the file has them.
+    Without them a library's model takes those of the library's own weights, and every other is refused.
     """
     path = Path(path).expanduser()
     weights, said, names = read_weights(path, ema)
@@ -153,8 +158,9 @@ def load_weights(
     name = model or said or _recognise(path, weights, found or classes, image_size, in_channels)
     if name is None:
         raise InputError(
-            f"{path} fits none of our networks ({', '.join(models.names())}) and none of torchvision's{models.timm_searched()}: name its "
-            "network with --model (timm:NAME, torchvision:NAME, package.module:factory)"
+            f"{path} fits none of our networks ({', '.join(models.names())}) and none of"
+            f" torchvision's{models.timm_searched()}: name its network with --model (timm:NAME,"
+            " torchvision:NAME, package.module:factory)"
         )
     network = models.create(name, classes, image_size, in_channels)
     adopt(
@@ -167,7 +173,8 @@ def load_weights(
     if name not in (model, said) and models.library_name(name):
         # timm has networks with the layers of torchvision's that compute something else.
         warnings.warn(
-            f"{path} does not say which network it is: its layers are those of {name} (--model says otherwise)",
+            f"{path} does not say which network it is: its layers are those of {name} (--model says"
+            " otherwise)",
             stacklevel=2,
         )
     if names is not None and len(names) == classes:
@@ -186,8 +193,8 @@ def published_model(name: str, num_classes: int, image_size: int, in_channels: i
     published = _published(name)
     if published.num_classes != num_classes:
         raise InputError(
-            f"the published weights of {name} tell {published.num_classes} classes apart, the data set has {num_classes}: train it first "
-            "(train --pretrained)"
+            f"the published weights of {name} tell {published.num_classes} classes apart, the data set has"
+            f" {num_classes}: train it first (train --pretrained)"
         )
     network = models.create(name, num_classes, image_size, in_channels)
     adopt_published(network, name, image_size, in_channels)
@@ -195,7 +202,9 @@ def published_model(name: str, num_classes: int, image_size: int, in_channels: i
 
 
 def adopt_published(network: nn.Module, name: str, image_size: int, in_channels: int) -> list[str]:
-    """Gives the network its library's weights and their normalisation; returns the layers that are new, see `adopt`."""
+    """Gives the network its library's weights and their normalisation; returns the layers that are new, see
+    `adopt`.
+    """
     published = _published(name)
     weights = models.published_weights(name, in_channels, image_size)
     new = adopt(network, weights, f"the published weights of {name} do not fit", new_head=True)
@@ -207,7 +216,8 @@ def _published(name: str) -> models.Published:
     found = models.published(name)
     if found is None:
         raise InputError(
-            f"there are no published weights of {name}: --pretrained belongs to timm:NAME and torchvision:NAME, others take --init FILE"
+            f"there are no published weights of {name}: --pretrained belongs to timm:NAME and"
+            " torchvision:NAME, others take --init FILE"
         )
     return found
 
@@ -219,9 +229,11 @@ def adopt(
     new_head: bool = False,
     ema: bool = False,
 ) -> list[str]:
-    """Loads weights into a model of ours, normalisation aside, or raises `complaint` with the names and shapes that differ.
+    """Loads weights into a model of ours, normalisation aside, or raises `complaint` with the names and
+    shapes that differ.
 
-    new_head: a last layer for another number of classes keeps the network's own, random weights. Returns the names of those.
+    new_head: a last layer for another number of classes keeps the network's own, random weights. Returns the
+    names of those.
     """
     inner = network.get_submodule("net")
     fitting, new = _matching(weights, inner.state_dict(), complaint, new_head, ema)
@@ -237,26 +249,30 @@ def settle_normalisation(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
 ) -> None:
-    """Gives the model the normalisation that its weights bring, or that is given, or that its library says."""
+    """Gives the model the normalisation that its weights bring, or that is given, or that its library
+    says.
+    """
     found = {part: _normalisation(weights, endings) for part, endings in NORMALISATION.items()}
     if found["mean"] is not None and found["std"] is not None:
         if mean is not None or std is not None:
             raise InputError(
-                f"{where} brings its own normalisation, mean {found['mean']} and std {found['std']}: leave out --normalize, --mean and --std"
+                f"{where} brings its own normalisation, mean {found['mean']} and std {found['std']}: leave"
+                " out --normalize, --mean and --std"
             )
         mean, std = found["mean"], found["std"]
     elif mean is None or std is None:
         published = models.published(name)
         if published is None:
             raise InputError(
-                f"{where} does not say how its images were normalised, and a wrong guess gives wrong accuracies: give --mean and --std, or "
-                f"--normalize {'|'.join(NORMALISATIONS)} (none: the network takes pixels from 0 to 1 as they are)"
+                f"{where} does not say how its images were normalised, and a wrong guess gives wrong"
+                f" accuracies: give --mean and --std, or --normalize {'|'.join(NORMALISATIONS)} (none: the"
+                " network takes pixels from 0 to 1 as they are)"
             )
         channels = network.get_submodule("normalize").mean.shape[1]  # type: ignore[union-attr, index]
         mean, std = published.normalisation(int(channels))
         warnings.warn(
-            f"{where} does not say how its images were normalised: taking {name}'s own, mean {mean} and std {std} "
-            "(--normalize, or model.init_normalize in training, says otherwise)",
+            f"{where} does not say how its images were normalised: taking {name}'s own, mean {mean} and std"
+            f" {std} (--normalize, or model.init_normalize in training, says otherwise)",
             stacklevel=2,
         )
     _set_normalisation(network, mean, std)
@@ -271,7 +287,9 @@ def _set_normalisation(network: nn.Module, mean: Sequence[float], std: Sequence[
 def normalisation(
     kind: str, channels: int, dataset: tuple[Sequence[float], Sequence[float]]
 ) -> tuple[list[float], list[float]]:
-    """The mean and std that `kind` names: ImageNet's, those of the data set, or none, which changes nothing."""
+    """The mean and std that `kind` names: ImageNet's, those of the data set, or none, which changes
+    nothing.
+    """
     if kind not in NORMALISATIONS:
         raise InputError(f"the normalisation must be one of {', '.join(NORMALISATIONS)}, got {kind!r}")
     mean, std = {"imagenet": IMAGENET, "dataset": dataset, "none": ([0.0] * channels, [1.0] * channels)}[kind]
@@ -287,7 +305,9 @@ def _matching(
     new_head: bool = False,
     ema: bool = False,
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights under the network's names, and those of a head that stays the network's; or an error that says what differs."""
+    """The weights under the network's names, and those of a head that stays the network's; or an error that
+    says what differs.
+    """
     prefix = _prefix(weights, wanted, ema)
     given = {
         name.removeprefix(prefix): value
@@ -325,7 +345,9 @@ def _is_head(names: Sequence[str], given: Mapping[str, Tensor], wanted: Mapping[
 
 
 def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], ema: bool = False) -> str:
-    """The prefix under which most of the network's names stand; of several an average's if that is wanted, then the shortest."""
+    """The prefix under which most of the network's names stand; of several an average's if that is wanted,
+    then the shortest.
+    """
     prefixes = {""} | {
         name.removesuffix(ending)
         for ending in list(wanted)[:1]

@@ -33,8 +33,8 @@ def as_source(x_or_source: Any, y: Tensor | None) -> Source:
         source = LoaderSource(x_or_source if fixed else DataLoader(x_or_source), fixed)
     else:
         raise TypeError(
-            "expected images as a tensor, a DataLoader, a data set, or a source with batches() and labels, got "
-            f"{type(x_or_source).__name__}"
+            "expected images as a tensor, a DataLoader, a data set, or a source with batches() and labels,"
+            f" got {type(x_or_source).__name__}"
         )
     if len(source) == 0:
         raise InputError("the data set is empty: there is nothing to evaluate")
@@ -64,7 +64,8 @@ def class_names(
         raise InputError(f"the class names are not different from each other: {', '.join(sorted(names))}")
     if logits != k:
         raise InputError(
-            f"the model has {logits} outputs, the data set {k} classes: it was made for another data set, or num_classes is wrong"
+            f"the model has {logits} outputs, the data set {k} classes: it was made for another data set, or"
+            " num_classes is wrong"
         )
     # Those of a loader are known, and checked, batch by batch.
     if loader_in(source) is None:
@@ -95,8 +96,8 @@ def check_size(model: nn.Module, x: Tensor) -> None:
     if tuple(x.shape[1:]) != wanted:
         channels, height, width = tuple(x.shape[1:])
         raise InputError(
-            f"the images have {width}x{height} pixels and {channels} channels, the model takes {wanted[2]}x{wanted[1]} and {wanted[0]}: "
-            "give it images like those it was trained with"
+            f"the images have {width}x{height} pixels and {channels} channels, the model takes"
+            f" {wanted[2]}x{wanted[1]} and {wanted[0]}: give it images like those it was trained with"
         )
 
 

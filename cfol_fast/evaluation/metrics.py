@@ -1,7 +1,9 @@
-"""`WorstClassAccuracy` and `TailAccuracy`: torchmetrics metrics, for loops that log with those. Needs the extra [metrics].
+"""`WorstClassAccuracy` and `TailAccuracy`: torchmetrics metrics, for loops that log with those.
 
-Both count hits per class, which processes sum before anything is divided: under DDP they are those of all examples together, where a
-mean of each process's worst class would be something else.
+Needs the extra [metrics].
+
+Both count hits per class, which processes sum before anything is divided: under DDP they are those of all
+examples together, where a mean of each process's worst class would be something else.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class _ClassMetric(Metric):
             preds = preds.argmax(dim=1)
         if preds.shape != target.shape or target.dim() != 1:
             raise InputError(
-                f"expected predictions (B,) or (B, {self.num_classes}) and targets (B,), got {tuple(preds.shape)} and {tuple(target.shape)}"
+                f"expected predictions (B,) or (B, {self.num_classes}) and targets (B,), got"
+                f" {tuple(preds.shape)} and {tuple(target.shape)}"
             )
         self.counts.index_add_(0, target, torch.ones_like(target))
         self.hits.index_add_(0, target, (preds == target).to(torch.int64))
@@ -69,7 +72,10 @@ class _ClassMetric(Metric):
 
 
 class WorstClassAccuracy(_ClassMetric):
-    """The accuracy of the class with the lowest; classes without examples do not count. NaN without any example."""
+    """The accuracy of the class with the lowest; classes without examples do not count.
+
+    NaN without any example.
+    """
 
     def compute(self) -> Tensor:
         worst = self._ranked()[0][0]
@@ -77,7 +83,9 @@ class WorstClassAccuracy(_ClassMetric):
 
 
 class TailAccuracy(_ClassMetric):
-    """The mean accuracy of the worst `fraction` of the classes that have examples, rounded up as in the paper."""
+    """The mean accuracy of the worst `fraction` of the classes that have examples, rounded up as in the
+    paper.
+    """
 
     def __init__(self, num_classes: int, fraction: float = TAIL, **options: Any) -> None:
         super().__init__(num_classes, **options)

@@ -1,4 +1,6 @@
-"""A few examples to look at: images of one class before and after the attack, with the model's prediction for each."""
+"""A few examples to look at: images of one class before and after the attack, with the model's prediction for
+each.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from cfol_fast.evaluation.inputs import as_source, logits_of
 
 
 def gallery(model: nn.Module, source: Any, attack: Any, class_index: int, n: int = 6) -> dict[str, Any]:
-    """The first `n` images of a class, as JSON: raw uint8 (H, W, C) bytes in base64, predictions and confidences.
+    """The first `n` images of a class, as JSON: raw uint8 (H, W, C) bytes in base64, predictions and
+    confidences.
 
     Those that the attack turns from right to wrong come first: they show what an attack does.
     """

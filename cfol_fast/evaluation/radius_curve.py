@@ -1,4 +1,6 @@
-"""Accuracy over the radius of the attack, in every class: where a model gives way, not only whether it does at one radius."""
+"""Accuracy over the radius of the attack, in every class: where a model gives way, not only whether it does
+at one radius.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ def evaluate_radii(
     progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
-    """`evaluate` at each radius. attack: parameters without "eps"; several give the worst case at each radius.
+    """`evaluate` at each radius. attack: parameters without "eps"; several give the worst case at each
+    radius.
 
-    The result is that of the largest radius. Its `more["curve"]` is [{"eps": radius, "robust": figures}], radii rising; radius 0 is
-    the clean accuracy. options: as for `evaluate`.
+    The result is that of the largest radius. Its `more["curve"]` is [{"eps": radius, "robust": figures}],
+    radii rising; radius 0 is the clean accuracy. options: as for `evaluate`.
     """
     radii = sorted({float(eps) for eps in radii})
     if not radii or radii[-1] <= 0:
@@ -64,7 +67,9 @@ def evaluate_radii(
 
 
 def table(report: Evaluation) -> str:
-    """The curve for the terminal: a line per class, the worst at the largest radius first, a column per radius."""
+    """The curve for the terminal: a line per class, the worst at the largest radius first, a column per
+    radius.
+    """
     curve = report.more["curve"]
     last = curve[-1]["robust"]["per_class"]
     classes = sorted(report.clean.classes, key=lambda name: 2.0 if last.get(name) is None else last[name])

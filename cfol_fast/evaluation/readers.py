@@ -1,6 +1,7 @@
 """A user's own `DataLoader` or data set as a source: every example once, in an order that stays the same.
 
-The labels are known when the examples have been read: images are decoded once for an evaluation, not once more for their labels.
+The labels are known when the examples have been read: images are decoded once for an evaluation, not once
+more for their labels.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ IMAGES = ("pixel_values", "image", "images", "img", "x")
 
 
 class LoaderSource:
-    """loader: reads the examples with its own workers and collate_fn. fixed: keep its batches; otherwise they are chosen here.
+    """loader: reads the examples with its own workers and collate_fn. fixed: keep its batches; otherwise they
+    are chosen here.
 
-    A loader that shuffles or takes a part of its data set does so once, here; every later pass reads the same examples, and must find
-    the same images and labels. notes: what a reader of the result should know of the loader.
+    A loader that shuffles or takes a part of its data set does so once, here; every later pass reads the same
+    examples, and must find the same images and labels. notes: what a reader of the result should know of the
+    loader.
     """
 
     def __init__(self, loader: DataLoader[Any], fixed: bool) -> None:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             raise InputError(
-                "an evaluation reads each example by its index, in batches: pass a map-style data set, or a DataLoader of one "
-                "with a batch_size"
+                "an evaluation reads each example by its index, in batches: pass a map-style data set, or a"
+                " DataLoader of one with a batch_size"
             )
         self.loader = loader
         given = [batch for batch in loader.batch_sampler if len(batch)]
@@ -74,7 +77,8 @@ class LoaderSource:
             x, y = images_and_labels(delivered.batch, delivered.number)
             if len(y) != delivered.asked:
                 raise InputError(
-                    f"batch {delivered.number} has {len(y)} examples, the loader was asked for {delivered.asked}"
+                    f"batch {delivered.number} has {len(y)} examples, the loader was asked for"
+                    f" {delivered.asked}"
                 )
             start = starts[delivered.number]
             self._keep(delivered.number, start, x, y.cpu())
@@ -91,7 +95,9 @@ class LoaderSource:
         return batches, [0, *itertools.accumulate(map(len, batches))][:-1]
 
     def _keep(self, number: int, start: int, x: Tensor, y: Tensor) -> None:
-        """Remembers a batch, and compares it with what was read before: figures of different images do not belong together."""
+        """Remembers a batch, and compares it with what was read before: figures of different images do not
+        belong together.
+        """
         rows, key = slice(start, start + len(y)), (start, len(y))
         found = zlib.crc32(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         before = self.labels[rows]
@@ -101,8 +107,8 @@ class LoaderSource:
         ):
             if changed:
                 raise InputError(
-                    f"batch {number} has other {what} than when it was read before: the data set must give the same each time, "
-                    "without random augmentation"
+                    f"batch {number} has other {what} than when it was read before: the data set must give"
+                    " the same each time, without random augmentation"
                 )
         self.labels[rows] = y
 
@@ -117,8 +123,9 @@ def _check_each_once(order: list[Any], dataset: Any) -> None:
         return
     if repeated := len(order) - different:
         raise InputError(
-            f"the loader gives {repeated} of its {len(order)} examples twice or more: each must come once; leave out sampling with "
-            "replacement and DistributedSampler, which fills up its last batch with repeated examples"
+            f"the loader gives {repeated} of its {len(order)} examples twice or more: each must come once;"
+            " leave out sampling with replacement and DistributedSampler, which fills up its last batch with"
+            " repeated examples"
         )
 
 
@@ -139,7 +146,8 @@ def _notes(loader: DataLoader[Any], examples: int) -> list[str]:
         notes.append(f"the loader left out {left_out} of the data set's {size} examples ({why})")
     if type(loader).__iter__ is not DataLoader.__iter__:
         notes.append(
-            f"the examples were read through the data set and collate_fn of {type(loader).__name__}, not through its own __iter__"
+            f"the examples were read through the data set and collate_fn of {type(loader).__name__}, not"
+            " through its own __iter__"
         )
     return notes
 
@@ -155,7 +163,10 @@ def _what_went_wrong(delivered: Delivered, rest: Iterator[Delivered]) -> str:
     if came != asked:
         what = "are missing" if came < asked else "came in addition"
         said += f"; of all {asked} examples {abs(asked - came)} {what}"
-    return f"{said}; an evaluation needs each example once, in its place (leave examples out with torch.utils.data.Subset)"
+    return (
+        f"{said}; an evaluation needs each example once, in its place (leave examples out with"
+        " torch.utils.data.Subset)"
+    )
 
 
 def loader_in(source: Any) -> LoaderSource | None:
@@ -171,8 +182,8 @@ def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:
         found = [next((name for name in names if name in batch), None) for names in (IMAGES, LABELS)]
         if None in found:
             raise InputError(
-                f"batch {number} has the entries {', '.join(map(str, batch))}: expected images as one of {', '.join(IMAGES)} "
-                f"and labels as one of {', '.join(LABELS)}"
+                f"batch {number} has the entries {', '.join(map(str, batch))}: expected images as one of"
+                f" {', '.join(IMAGES)} and labels as one of {', '.join(LABELS)}"
             )
         x, y = (batch[name] for name in found)
     elif isinstance(batch, (tuple, list)) and len(batch) >= 2:
@@ -192,7 +203,9 @@ def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:
 
 
 def _class_names(dataset: Any) -> list[str]:
-    """torchvision's `classes`, also of a Subset, or the names of Hugging Face's label; empty where the data set has none."""
+    """torchvision's `classes`, also of a Subset, or the names of Hugging Face's label; empty where the data
+    set has none.
+    """
     if isinstance(dataset, torch.utils.data.Subset):
         return _class_names(dataset.dataset)
     features = getattr(dataset, "features", None)

@@ -1,6 +1,8 @@
-"""Which network a file's weights belong to, by the names and shapes of its layers: of ours, of torchvision's, of timm's where timm is there.
+"""Which network a file's weights belong to, by the names and shapes of its layers: of ours, of torchvision's,
+of timm's where timm is there.
 
-Building every network to compare its layers would take minutes. A layer that a family has tells which ones are worth it.
+Building every network to compare its layers would take minutes. A layer that a family has tells which ones
+are worth it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ MOST = 6
 def recognise(layers: Iterable[str], fits: Callable[[str], bool]) -> str | None:
     """The network that has these layers, or None. fits: whether the weights fit a network, by its name.
 
-    Several of timm's may have the same layers and compute something else (padding, activations): then the user says which.
+    Several of timm's may have the same layers and compute something else (padding, activations): then the
+    user says which.
     """
     names = list(layers)
     others = [f"torchvision:{name}" for name in _beginning(TORCHVISION, names, models.torchvision_names())]
@@ -58,7 +61,8 @@ def recognise(layers: Iterable[str], fits: Callable[[str], bool]) -> str | None:
     if len(found) > 1:
         more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
         raise InputError(
-            f"these layers are those of {', '.join(found[:MOST])}{more}, which may not compute the same: say which with --model"
+            f"these layers are those of {', '.join(found[:MOST])}{more}, which may not compute the same: say"
+            " which with --model"
         )
     return found[0] if found else None
 

@@ -1,4 +1,6 @@
-"""What an accuracy must reach, as a user writes it for a pipeline: `worst>=0.3`, `clean.average>=0.9`, `Shirt>=0.25`."""
+"""What an accuracy must reach, as a user writes it for a pipeline: `worst>=0.3`, `clean.average>=0.9`,
+`Shirt>=0.25`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Requirement:
 
 
 def parse(text: str, classes: Sequence[str], attacked: bool) -> Requirement:
-    """Reads one requirement. attacked: whether there will be robust figures, which are meant where a text does not say `clean.`"""
+    """Reads one requirement. attacked: whether there will be robust figures, which are meant where a text
+    does not say `clean.`
+    """
     found = re.fullmatch(r"\s*(.+?)\s*>=\s*([^<>=]+?)\s*(%?)\s*", text, flags=re.DOTALL)
     if found is None:
         raise InputError(f"--require {text!r} cannot be read: write FIGURE>=NUMBER, {EXAMPLES}")
@@ -68,6 +72,7 @@ def parse(text: str, classes: Sequence[str], attacked: bool) -> Requirement:
         )
     if name not in known:
         raise InputError(
-            f"--require {text!r}: there is no figure or class {name!r}{did_you_mean(name, [*FIGURES, *classes])}"
+            f"--require {text!r}: there is no figure or class"
+            f" {name!r}{did_you_mean(name, [*FIGURES, *classes])}"
         )
     return Requirement(part, name, least)

@@ -1,4 +1,5 @@
-"""The result of an evaluation, and its three forms: a table for the terminal, JSON with everything, CSV by class.
+"""The result of an evaluation, and its three forms: a table for the terminal, JSON with everything, CSV by
+class.
 
 The JSON is described in docs/evaluation-format.md and read by `runs.records`.
 """
@@ -23,10 +24,12 @@ FORMAT = 1
 
 @dataclass(repr=False)
 class Evaluation:
-    """clean: without an attack; robust: correct under every attack (None without one); attacks: (description, accuracy) each.
+    """clean: without an attack; robust: correct under every attack (None without one); attacks: (description,
+    accuracy) each.
 
-    more: what was found beside, as JSON has it: "curve", "requirements", "sanity". warnings: signs that the figures are not to be
-    trusted, as JSON has them (`doubts.judge`). loss_raised: of how many images each attack raised the loss.
+    more: what was found beside, as JSON has it: "curve", "requirements", "sanity". warnings: signs that the
+    figures are not to be trusted, as JSON has them (`doubts.judge`). loss_raised: of how many images each
+    attack raised the loss.
     """
 
     clean: ClassAccuracy
@@ -91,7 +94,9 @@ class Evaluation:
         return csv_text(rows)
 
     def table(self) -> str:
-        """For the terminal: what is wrong with the figures; one line per class, worst first; then the summary."""
+        """For the terminal: what is wrong with the figures; one line per class, worst first; then the
+        summary.
+        """
         clean = self.clean.record
         shown = clean if self.robust is None else self.robust.record
         width = max(len("class average"), *(len(name) for name in shown.classes))

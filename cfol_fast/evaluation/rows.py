@@ -1,4 +1,7 @@
-"""One value for each example, filled in batch by batch. An example without a value, or with two, is an error and never a figure."""
+"""One value for each example, filled in batch by batch.
+
+An example without a value, or with two, is an error and never a figure.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,16 @@ class Rows:
             raise InputError(f"batch {batch}: there are {len(values)} results for {len(rows)} examples")
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self.values)):
             raise InputError(
-                f"batch {batch}: its examples have the numbers {int(rows.min())}..{int(rows.max())}, the source has {len(self.values)}"
+                f"batch {batch}: its examples have the numbers {int(rows.min())}..{int(rows.max())}, the"
+                f" source has {len(self.values)}"
             )
         self.times.index_add_(0, rows, torch.ones_like(rows))
         self.values[rows] = values.to(self.values.dtype)
 
     def whole(self, ranks: Ranks, what: str, batch_of: Callable[[int], int]) -> Tensor:
-        """(n,): what all ranks found. batch_of: the number of the batch that an example belongs to, for a message."""
+        """(n,): what all ranks found. batch_of: the number of the batch that an example belongs to, for a
+        message.
+        """
         # Each rank has the values of its own batches.
         values = ranks.sum(torch.where(self.times > 0, self.values, 0))
         times = ranks.sum(self.times.clone())
@@ -52,7 +58,8 @@ def check_complete(times: Tensor, what: str, batch_of: Callable[[int], int]) -> 
         if count := int(wrong.sum()):
             batch = batch_of(int(wrong.nonzero()[0]))
             raise InputError(
-                f"{what}: {count} of {len(times)} examples {how}, the first in batch {batch}; a source must give each example once"
+                f"{what}: {count} of {len(times)} examples {how}, the first in batch {batch}; a source must"
+                " give each example once"
             )
 
 

@@ -1,7 +1,9 @@
-"""Masked gradients: is a model robust, or is the attack only blind? Checked in every class, as Athalye et al. (2018) and Carlini et al. (2019) ask.
+"""Masked gradients: is a model robust, or is the attack only blind?
 
-A class fails a check when chance does not explain it: the checks compare the same images, and share an error of 5 % among all
-classes and checks.
+Checked in every class, as Athalye et al. (2018) and Carlini et al. (2019) ask.
+
+A class fails a check when chance does not explain it: the checks compare the same images, and share an error
+of 5 % among all classes and checks.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from cfol_fast.runs.intervals import ERROR, binomial_tail
 # Comparisons in each class: two directions of more steps, Square, and the large radius.
 COMPARISONS = 4
 MORE_STEPS, MORE_RESTARTS = 5, 4
-# What more steps may take from a converged attack's figure: from PGD-20 to PGD-100 with restarts it is about 0.01 on CIFAR-10.
+# What more steps may take from a converged attack's figure: from PGD-20 to PGD-100 with restarts it is about
+# 0.01 on CIFAR-10.
 MARGIN = 0.03
 
 
@@ -51,7 +54,9 @@ class Check:
 def check_gradients(
     model: nn.Module, x_or_source: Any, y: Tensor | None = None, *, attack: Mapping[str, Any], **options: Any
 ) -> list[Check]:
-    """attack: the parameters of the PGD whose figures are in question. options: as for `evaluate`, without the active set."""
+    """attack: the parameters of the PGD whose figures are in question. options: as for `evaluate`, without
+    the active set.
+    """
     base = {"steps": STEPS, "restarts": 1, "norm": "linf", "seed": 0, **attack, "kind": "pgd"}
     if not base.get("eps"):
         raise InputError("the check for masked gradients needs a radius above 0")
@@ -109,13 +114,17 @@ class _Comparison:
                 failures[name] = f"{saved} images are right again under the stronger attack, {lost} are lost"
             elif self._more(lost, saved) and lost - saved > MARGIN * n:
                 failures[name] = (
-                    f"the stronger attack takes {lost - saved} more of {n} images: the weaker one had not converged"
+                    f"the stronger attack takes {lost - saved} more of {n} images: the weaker one had not"
+                    " converged"
                 )
         return failures
 
     def square(self, square: Tensor, white: Tensor) -> dict[str, str]:
         return {
-            name: f"Square fools {square_alone} images that PGD does not, PGD {white_alone} that Square does not"
+            name: (
+                f"Square fools {square_alone} images that PGD does not, PGD {white_alone} that Square"
+                " does not"
+            )
             for name, (white_alone, square_alone) in self._changes(white, square).items()
             if self._more(square_alone, white_alone)
         }
@@ -136,7 +145,9 @@ class _Comparison:
         }
 
     def _more(self, many: int, few: int) -> bool:
-        """Whether chance does not explain that so many changed in one direction and so few in the other (sign test)."""
+        """Whether chance does not explain that so many changed in one direction and so few in the other (sign
+        test).
+        """
         return many > few and binomial_tail(many, many + few, 0.5) < self.level
 
 
@@ -153,6 +164,7 @@ def describe(checks: list[Check], counts: Mapping[str, int]) -> str:
     needed = math.ceil(math.log2(COMPARISONS * len(counts) / ERROR))
     if fewest < 2 * needed:
         lines.append(
-            f"  note: a difference of less than {needed} images is not told from chance, and a class has only {fewest}"
+            f"  note: a difference of less than {needed} images is not told from chance, and a class has only"
+            f" {fewest}"
         )
     return "\n".join(lines)

@@ -1,7 +1,9 @@
-"""One evaluation on many processes: each rank computes whole batches of the division that one process would make, in turn.
+"""One evaluation on many processes: each rank computes whole batches of the division that one process would
+make, in turn.
 
-What an attack draws depends on a batch's number and not on who computed the batches before it, so the figures are those of one
-process, bit for bit. The ranks meet after each round of batches: there an error of one becomes an error of all.
+What an attack draws depends on a batch's number and not on who computed the batches before it, so the figures
+are those of one process, bit for bit. The ranks meet after each round of batches: there an error of one
+becomes an error of all.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from cfol_fast.ranks import Ranks
 
 
 class Round:
-    """found: what this rank found in its batch, in plain Python; None without a batch. all: that of every rank, after the round."""
+    """found: what this rank found in its batch, in plain Python; None without a batch. all: that of every
+    rank, after the round.
+    """
 
     def __init__(self) -> None:
         self.found: Any = None
@@ -72,10 +76,12 @@ def over_batches(
     work: Callable[[int, Batch, RandomStates], Any],
     between: Callable[[], None],
 ) -> Iterator[list[Any]]:
-    """Lets `work` compute this rank's batches, given their numbers; what it returns for each is plain Python, and not None.
+    """Lets `work` compute this rank's batches, given their numbers; what it returns for each is plain Python,
+    and not None.
 
-    Yields what the ranks found in each round of batches, in the batches' order. between: called on every rank before each round.
-    Of many ranks the first one proves the fast networks of the attacks, on its first batch, for all.
+    Yields what the ranks found in each round of batches, in the batches' order. between: called on every rank
+    before each round. Of many ranks the first one proves the fast networks of the attacks, on its first
+    batch, for all.
     """
     states, number = RandomStates(attacks, ranks), 0
     mine = batches_of_rank(ranks, source, batch_size, attacks)
@@ -107,9 +113,12 @@ def over_batches(
 def batches_of_rank(
     ranks: Ranks, source: Source, batch_size: int, attacks: Sequence[Any]
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches that this rank computes, with their numbers. An attack that is not ours runs on the first rank alone.
+    """The batches that this rank computes, with their numbers.
 
-    It may draw from a generator of its own, or learn from batch to batch; with `per_example = True` it says that it does not.
+    An attack that is not ours runs on the first rank alone.
+
+    It may draw from a generator of its own, or learn from batch to batch; with `per_example = True` it says
+    that it does not.
     """
     alone = [one for one in attacks if not may_be_shared(one)]
     if ranks.size == 1 or not alone:
@@ -118,17 +127,19 @@ def batches_of_rank(
         return iter(())
     name = getattr(alone[0], "__name__", type(alone[0]).__name__)
     warnings.warn(
-        f"{name} runs on one of {ranks.size} processes: set per_example = True on it if its result for an image "
-        "depends on no other batch",
+        f"{name} runs on one of {ranks.size} processes: set per_example = True on it if its result for an"
+        " image depends on no other batch",
         stacklevel=2,
     )
     return every_nth_batch(source, batch_size, 0, 1)
 
 
 class RandomStates:
-    """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks so far.
+    """Gives each batch the random numbers that its attacks would draw in one process. batches: of all ranks
+    so far.
 
-    Attacks of others draw from the generators that torch, numpy and Python have for everybody, which are therefore seeded for each batch.
+    Attacks of others draw from the generators that torch, numpy and Python have for everybody, which are
+    therefore seeded for each batch.
     """
 
     def __init__(self, attacks: Sequence[Any], ranks: Ranks) -> None:
@@ -167,7 +178,9 @@ class RandomStates:
 
 
 def may_be_shared(attack: Any) -> bool:
-    """Whether any process may compute any batch under the attack: what it does to an image depends on no other batch."""
+    """Whether any process may compute any batch under the attack: what it does to an image depends on no
+    other batch.
+    """
     return isinstance(attack, Attack) or bool(getattr(attack, "per_example", False))
 
 
@@ -187,8 +200,8 @@ def check_same_work(ranks: Ranks, model: nn.Module, source: Any) -> None:
                 else f"rank {others[0]} has"
             )
             raise InputError(
-                f"{who} other {what} than rank 0: give every rank the same model and the same examples in the same order "
-                "(no DistributedSampler, no shuffling); the evaluation divides them itself"
+                f"{who} other {what} than rank 0: give every rank the same model and the same examples in the"
+                " same order (no DistributedSampler, no shuffling); the evaluation divides them itself"
             )
 
 

@@ -1,4 +1,6 @@
-"""For Hugging Face's Trainer: `SamplerTrainer`, in which a sampler of ours draws, learns, is saved and restored, and is logged."""
+"""For Hugging Face's Trainer: `SamplerTrainer`, in which a sampler of ours draws, learns, is saved and
+restored, and is logged.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ TICKET = "ticket"
 class SamplerTrainer(Trainer):
     """A Trainer for image classifiers whose examples `sampler` draws; everything else is Hugging Face's.
 
-    It learns from the logits that `compute_loss` sees: attack the images in a `compute_loss` of yours, and call this one with them.
-    Every log of the training loss has "worst_class", "worst_class_accuracy" and p ("p/NAME"). The sampler's state is
-    in each checkpoint as sampler.pt; one of an epoch's end (save_strategy="epoch") continues exactly, in the middle of an epoch
-    the few batches that were drawn ahead are drawn anew.
+    It learns from the logits that `compute_loss` sees: attack the images in a `compute_loss` of yours, and
+    call this one with them. Every log of the training loss has "worst_class", "worst_class_accuracy" and p
+    ("p/NAME"). The sampler's state is in each checkpoint as sampler.pt; one of an epoch's end
+    (save_strategy="epoch") continues exactly, in the middle of an epoch the few batches that were drawn ahead
+    are drawn anew.
     """
 
     def __init__(self, *args: Any, sampler: IndexSampler, **options: Any) -> None:
@@ -63,8 +66,9 @@ class SamplerTrainer(Trainer):
         loss = super().training_step(*args, **options)
         if self.learning.heard == before:
             raise InputError(
-                "the sampler was not told what was wrong: a compute_loss of yours must return super().compute_loss(model, inputs, ...), "
-                "with the inputs that it was given (changed in place: they carry the batch's ticket)"
+                "the sampler was not told what was wrong: a compute_loss of yours must return"
+                " super().compute_loss(model, inputs, ...), with the inputs that it was given (changed in"
+                " place: they carry the batch's ticket)"
             )
         return loss
 

@@ -1,4 +1,6 @@
-"""A sampler that learns in somebody else's training loop: it is told of every batch, and says how the classes fare."""
+"""A sampler that learns in somebody else's training loop: it is told of every batch, and says how the classes
+fare.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class LearningSampler:
         self._tally = ops.new_tally(self.k or 1, sampler.device)
 
     def join(self, rank: int, size: int) -> None:
-        """The loop has `size` processes and this is one of them; a sampler that was told so itself stays as it is."""
+        """The loop has `size` processes and this is one of them; a sampler that was told so itself stays as
+        it is.
+        """
         if not self.sampler.ranks.told:
             self.sampler.ranks = Ranks(rank, size)
 
@@ -48,7 +52,10 @@ class LearningSampler:
             ops.class_tally_(self._tally, y, wrong, self.sampler.fault)
 
     def figures(self) -> dict[str, float]:
-        """Of the examples since the last call, on all ranks: the worst class and its accuracy; and p. Every rank asks at the same time."""
+        """Of the examples since the last call, on all ranks: the worst class and its accuracy; and p.
+
+        Every rank asks at the same time.
+        """
         if self.k is None:
             return {}
         counts, errors = ops.read_tally(self.sampler.ranks.sum(self._tally.clone()))

@@ -1,4 +1,6 @@
-"""For Lightning: a callback through which a sampler of ours learns, is saved and restored with the checkpoints, and is logged."""
+"""For Lightning: a callback through which a sampler of ours learns, is saved and restored with the
+checkpoints, and is logged.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ except ImportError:
 class SamplerCallback(Callback):
     """`Trainer(callbacks=[SamplerCallback(sampler)]).fit(module, cf.loader(dataset, sampler, batch_size))`.
 
-    training_step gets `(x, y, ticket)` and returns `{"loss": loss, "wrong": wrong}`: which examples were wrong, (B,) bool or in [0, 1].
-    At the end of an epoch "worst_class", "worst_class_accuracy" and p ("p/NAME") of the training examples are logged.
-    A checkpoint that was saved at the end of an epoch continues exactly; in the middle of one, the few batches that were drawn ahead are
-    drawn anew.
+    training_step gets `(x, y, ticket)` and returns `{"loss": loss, "wrong": wrong}`: which examples were
+    wrong, (B,) bool or in [0, 1]. At the end of an epoch "worst_class", "worst_class_accuracy" and p
+    ("p/NAME") of the training examples are logged. A checkpoint that was saved at the end of an epoch
+    continues exactly; in the middle of one, the few batches that were drawn ahead are drawn anew.
     """
 
     def __init__(self, sampler: IndexSampler, class_names: Sequence[str] | None = None) -> None:
@@ -45,12 +47,14 @@ class SamplerCallback(Callback):
             return
         if not isinstance(outputs, Mapping) or "wrong" not in outputs:
             raise InputError(
-                'training_step must say which examples were wrong: return {"loss": loss, "wrong": logits.argmax(1) != y}'
+                'training_step must say which examples were wrong: return {"loss": loss, "wrong":'
+                " logits.argmax(1) != y}"
             )
         ticket = batch[-1] if isinstance(batch, (tuple, list)) else None
         if not isinstance(ticket, Ticket):
             raise InputError(
-                "the batch has no ticket: train with cf.loader(dataset, sampler, batch_size) instead of a DataLoader"
+                "the batch has no ticket: train with cf.loader(dataset, sampler, batch_size) instead of a"
+                " DataLoader"
             )
         self.learning.hear(labels_of(batch), outputs["wrong"], ticket)
 

@@ -1,7 +1,7 @@
 """`package.module:factory`: a network that a function of the user's makes.
 
-Its module is imported only for a user who named it, on the command line or in a program. A name that stands in a file (a checkpoint, a
-config.json, a TOML file) imports nothing: files come from strangers.
+Its module is imported only for a user who named it, on the command line or in a program. A name that stands
+in a file (a checkpoint, a config.json, a TOML file) imports nothing: files come from strangers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def check_named(name: str | None, named: str | None, where: str) -> None:
     """Refuses a factory that stands in the file `where` unless the user named it too."""
     if is_factory(name) and name != named:
         raise InputError(
-            f"{where} asks for the code {shorten(name)}, and a file cannot make us import code: if you trust it, add --model with that name "
-            '(in Python: model="...")'
+            f"{where} asks for the code {shorten(name)}, and a file cannot make us import code: if you trust"
+            ' it, add --model with that name (in Python: model="...")'
         )
 
 
@@ -84,7 +84,8 @@ def _taken(factory: Any, name: str, num_classes: int, in_channels: int, image_si
         taken["num_classes"] = num_classes
     if "num_classes" not in taken:
         raise InputError(
-            f"{name} must have an argument num_classes (and may have in_channels and image_size), got {', '.join(parameters) or 'none'}"
+            f"{name} must have an argument num_classes (and may have in_channels and image_size), got"
+            f" {', '.join(parameters) or 'none'}"
         )
     return taken
 

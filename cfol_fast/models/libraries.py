@@ -1,4 +1,6 @@
-"""Networks of torchvision and timm by name, and what these libraries say of the weights that they publish for them."""
+"""Networks of torchvision and timm by name, and what these libraries say of the weights that they publish for
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Published:
     std: tuple[float, ...]
 
     def normalisation(self, channels: int) -> tuple[list[float], list[float]]:
-        """For images of another number of channels (timm sums the first layer's weights): the mean over theirs."""
+        """For images of another number of channels (timm sums the first layer's weights): the mean over
+        theirs.
+        """
         if channels == len(self.mean):
             return list(self.mean), list(self.std)
         return [sum(self.mean) / len(self.mean)] * channels, [sum(self.std) / len(self.std)] * channels
@@ -41,7 +45,8 @@ def build(name: str, num_classes: int, in_channels: int, image_size: int) -> nn.
     models = _torchvision(bare)
     if in_channels != 3:
         raise InputError(
-            f"torchvision's {bare} takes 3 channels, the data set has {in_channels}; timm's take any number (timm:NAME)"
+            f"torchvision's {bare} takes 3 channels, the data set has {in_channels}; timm's take any number"
+            " (timm:NAME)"
         )
     return models.get_model(bare, weights=None, num_classes=num_classes)
 
@@ -59,7 +64,9 @@ def call(name: str, num_classes: int, in_channels: int, image_size: int) -> tupl
 
 
 def published(name: str) -> Published | None:
-    """What the library says of the weights it publishes for the model; None if there are none. name: with its prefix."""
+    """What the library says of the weights it publishes for the model; None if there are none. name: with its
+    prefix.
+    """
     if name.startswith(TIMM):
         config = _timm_config(name.removeprefix(TIMM))
         if not (config.url or config.hf_hub_id or config.file):
@@ -73,7 +80,9 @@ def published(name: str) -> Published | None:
 
 
 def published_weights(name: str, in_channels: int, image_size: int) -> Mapping[str, Tensor]:
-    """The published weights, from the library's own cache or its download, with the head of the published classes."""
+    """The published weights, from the library's own cache or its download, with the head of the published
+    classes.
+    """
     found = published(name)
     assert found is not None, "the caller looked"
     try:
@@ -141,7 +150,8 @@ def _timm(name: str) -> Any:
         raise InputError(
             f"{TIMM}{name} needs the package timm ({one_line(error)}): pip install timm"
         ) from None
-    # Only what is registered: timm itself would also take addresses of hubs and folders, and build what they say.
+    # Only what is registered: timm itself would also take addresses of hubs and folders, and build what they
+    # say.
     base = name.partition(".")[0]
     known = timm.list_models()
     if base not in known:

@@ -1,6 +1,7 @@
 """The first layer of every model: pixels in [0, 1] come in, normalised values go on.
 
-It is a layer of the model, not a step of the data path: attacks work on pixels, and eps has the paper's meaning.
+It is a layer of the model, not a step of the data path: attacks work on pixels, and eps has the paper's
+meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from cfol_fast.errors import InputError
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std for each channel; x: (B, C, H, W) in [0, 1]. Without mean and std it changes nothing."""
+    """(x - mean) / std for each channel; x: (B, C, H, W) in [0, 1].
+
+    Without mean and std it changes nothing.
+    """
 
     mean: Tensor
     std: Tensor

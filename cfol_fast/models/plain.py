@@ -1,4 +1,6 @@
-"""Networks without shortcuts: VGG-16 with BatchNorm (the paper's second architecture) and the demo's small network."""
+"""Networks without shortcuts: VGG-16 with BatchNorm (the paper's second architecture) and the demo's small
+network.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ VGG16 = (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M", 512
 class VGG(nn.Module):
     """x: (B, in_channels, H, W) -> logits (B, num_classes).
 
-    The pools round sizes up, which makes no difference at multiples of 32 and keeps 28 px images large enough for all five.
+    The pools round sizes up, which makes no difference at multiples of 32 and keeps 28 px images large enough
+    for all five.
     """
 
     def __init__(self, num_classes: int, in_channels: int = 3, scale: float = 1.0) -> None:
@@ -35,9 +38,11 @@ class VGG(nn.Module):
 
 
 class DemoNet(nn.Module):
-    """Three 3x3 convolutions with BatchNorm (16, 32, 64 channels; strides 1, 2, 2), then one linear layer on the map.
+    """Three 3x3 convolutions with BatchNorm (16, 32, 64 channels; strides 1, 2, 2), then one linear layer on
+    the map.
 
-    Small enough that adversarial training takes minutes on two cores, large enough that one class stays visibly weaker.
+    Small enough that adversarial training takes minutes on two cores, large enough that one class stays
+    visibly weaker.
     x: (B, in_channels, image_size, image_size) -> logits (B, num_classes).
     """
 

@@ -1,7 +1,8 @@
-"""The pre-activation networks: PreActResNet-18 and Wide ResNets of any depth and width (Zagoruyko & Komodakis, 2016).
+"""The pre-activation networks: PreActResNet-18 and Wide ResNets of any depth and width (Zagoruyko &
+Komodakis, 2016).
 
-BatchNorm and ReLU come before each convolution. The Wide ResNet's layer names are those of the TRADES code, so that its
-WRN-34-10 checkpoint fits.
+BatchNorm and ReLU come before each convolution. The Wide ResNet's layer names are those of the TRADES code,
+so that its WRN-34-10 checkpoint fits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ResNet-18 to ResNet-152 with the stem for small images (He et al., 2016); the first is the paper's network.
 
-The names of the layers are those of the usual CIFAR code (kuangliu, MadryLab/robustness, RobustBench), so that their
-checkpoints fit after a prefix is removed. Pooling is adaptive: 32, 64, 96 and 160 px use the same network.
+The names of the layers are those of the usual CIFAR code (kuangliu, MadryLab/robustness, RobustBench), so
+that their checkpoints fit after a prefix is removed. Pooling is adaptive: 32, 64, 96 and 160 px use the same
+network.
 """
 
 from __future__ import annotations
@@ -70,9 +71,11 @@ def stages(
     widths: Sequence[int],
     expansion: int = 1,
 ) -> list[nn.Sequential]:
-    """`depths[i]` blocks of `widths[i]` for each stage; every stage but the first halves the height and width of its maps.
+    """`depths[i]` blocks of `widths[i]` for each stage; every stage but the first halves the height and width
+    of its maps.
 
-    block: called with the channels that come in, the width and the stride; expansion times the width comes out.
+    block: called with the channels that come in, the width and the stride; expansion times the width comes
+    out.
     """
     found = []
     inputs = widths[0]

@@ -1,4 +1,6 @@
-"""The description of a network that a checkpoint holds: enough to build it again, and checked before anything is built."""
+"""The description of a network that a checkpoint holds: enough to build it again, and checked before anything
+is built.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class ModelSpec:
 
     @classmethod
     def from_dict(cls, stored: Any, named: str | None = None) -> ModelSpec:
-        """The description in a file, with every value checked. named: the model that the user named, see `factories`."""
+        """The description in a file, with every value checked. named: the model that the user named, see
+        `factories`.
+        """
         names = {field.name for field in fields(cls)}
         if not isinstance(stored, Mapping) or set(stored) != names:
             raise InputError(f"its description of the model must have {', '.join(sorted(names))}")
@@ -61,7 +65,9 @@ class ModelSpec:
         return cls(**{**stored, "mean": tuple(stored["mean"]), "std": tuple(stored["std"])})
 
     def check_weights(self, weights: Any) -> None:
-        """Refuses weights of other names or shapes than this network's, which has shapes but no numbers here (device "meta")."""
+        """Refuses weights of other names or shapes than this network's, which has shapes but no numbers here
+        (device "meta").
+        """
         if not isinstance(weights, Mapping):
             raise InputError("it has no weights")
         try:

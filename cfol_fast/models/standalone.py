@@ -1,4 +1,5 @@
-"""A network as Python code that needs torch, or the model's own library, but not this package: for exported files.
+"""A network as Python code that needs torch, or the model's own library, but not this package: for exported
+files.
 
 Our own networks are plain torch, so their code is copied as it stands.
 """
@@ -49,7 +50,8 @@ RESNET = (
 )
 PREACT = (*CONVOLUTIONS, resnet.stages, preact.PreActBlock, preact.PreActResNet)
 WIDE = (*CONVOLUTIONS, preact.WideBlock, preact.WideStage, preact.WideResNet)
-# name -> (what its code consists of, how it is called): k classes, c channels, images of s px, widths, a factor of width.
+# name -> (what its code consists of, how it is called): k classes, c channels, images of s px, widths, a
+# factor of width.
 OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "resnet18": (RESNET, "ResNet(BasicBlock, (2, 2, 2, 2), {k}, {c}, {widths})"),
     "resnet34": (RESNET, "ResNet(BasicBlock, (3, 4, 6, 3), {k}, {c}, {widths})"),
@@ -63,7 +65,9 @@ OURS: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def python_code(spec: ModelSpec) -> str:
-    """Code that ends with `model`, of random weights and without normalisation: both are in the file that it loads."""
+    """Code that ends with `model`, of random weights and without normalisation: both are in the file that it
+    loads.
+    """
     code, network = _network(spec)
     made = f"model = nn.Sequential(OrderedDict(normalize=Normalize({spec.in_channels}), net={network}))"
     return f"{IMPORTS}{code}\n{NORMALIZE}\n\n{made}\n"

@@ -1,7 +1,9 @@
 """Models by name: `create("resnet18", num_classes=10)`.
 
-A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), a library's (`timm:NAME`,
-`torchvision:NAME`, or torchvision's alone where its family is not ours), or code of the user's (`package.module:factory`). Every model is
+A name is one of ours, optionally with a width factor for reduced recipes (`resnet18@0.25`), a library's
+(`timm:NAME`,
+`torchvision:NAME`, or torchvision's alone where its family is not ours), or code of the user's
+(`package.module:factory`). Every model is
 `normalize` followed by `net`.
 """
 
@@ -64,7 +66,10 @@ MOST_DEPTH, MOST_WIDTH = 1000, 100
 
 
 def names() -> list[str]:
-    """The names of our own models. Any `wrn-<depth>-<width>`, torchvision's, timm's and a user's factories work as well."""
+    """The names of our own models.
+
+    Any `wrn-<depth>-<width>`, torchvision's, timm's and a user's factories work as well.
+    """
     return list(OURS)
 
 
@@ -74,13 +79,15 @@ def registered_names() -> list[str]:
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Makes a network of one's own known by name: `@models.register("mine")` above a function of (num_classes, in_channels, image_size).
+    """Makes a network of one's own known by name: `@models.register("mine")` above a function of
+    (num_classes, in_channels, image_size).
 
     The network is given normalised images; the width factor of `mine@0.25` is not for it.
     """
     if name in OURS or name in ALIASES or not re.fullmatch(r"[\w.-]+", name):
         raise InputError(
-            f"a model cannot be called {name!r}: the name is taken, or has other signs than letters, digits, - . _"
+            f"a model cannot be called {name!r}: the name is taken, or has other signs than letters, digits,"
+            " - . _"
         )
 
     def add(factory: Factory) -> Factory:
@@ -103,9 +110,11 @@ def create(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> nn.Module:
-    """A new model; its input is (B, in_channels, image_size, image_size) in [0, 1], its output logits (B, num_classes).
+    """A new model; its input is (B, in_channels, image_size, image_size) in [0, 1], its output logits (B,
+    num_classes).
 
-    `mean` and `std` (one value per channel) belong to the first layer; without them the pixels are not normalised.
+    `mean` and `std` (one value per channel) belong to the first layer; without them the pixels are not
+    normalised.
     """
     if num_classes < 2:
         raise InputError(f"a classifier needs at least 2 classes, got {num_classes}")
@@ -114,7 +123,8 @@ def create(
             f"images need a positive size and channel count, got {image_size} px and {in_channels}"
         )
     model = _assembled(name, num_classes, image_size, in_channels, mean, std)
-    # Ours take images of every size. The trial on "meta" makes torch import its compiler, which takes as long as importing torch.
+    # Ours take images of every size. The trial on "meta" makes torch import its compiler, which takes as long
+    # as importing torch.
     if not _is_ours(name):
         _check_fit(model, name, num_classes, image_size, in_channels)
     return model
@@ -139,7 +149,10 @@ def _assembled(
 
 
 def create_without_numbers(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
-    """The model on the device "meta": names and shapes, without memory for them. It may not take such images: `create` tries that."""
+    """The model on the device "meta": names and shapes, without memory for them.
+
+    It may not take such images: `create` tries that.
+    """
     try:
         with torch.device("meta"):
             return _assembled(name, num_classes, image_size, in_channels)
@@ -161,7 +174,9 @@ class _WeightsOnMeta(TorchFunctionMode):
 
 
 def published(name: str) -> libraries.Published | None:
-    """What the library of a model says of its published weights; None for networks of ours and of the user's."""
+    """What the library of a model says of its published weights; None for networks of ours and of the
+    user's.
+    """
     known = library_name(name)
     return None if known is None else libraries.published(known)
 
@@ -198,7 +213,8 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
     if wide:
         if len(wide[0]) > 20 or int(wide[1]) > MOST_DEPTH or int(wide[2]) > MOST_WIDTH:
             raise InputError(
-                f"a Wide ResNet has a depth of at most {MOST_DEPTH} and a width of at most {MOST_WIDTH}, got {base[:40]!r}"
+                f"a Wide ResNet has a depth of at most {MOST_DEPTH} and a width of at most {MOST_WIDTH}, got"
+                f" {base[:40]!r}"
             )
         return WideResNet(int(wide[1]), int(wide[2]), num_classes, in_channels, scale)
     if base in OURS:
@@ -207,8 +223,8 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
         raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
     if re.fullmatch(FAMILIES, name) and name in libraries.torchvision_names():
         raise InputError(
-            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is {libraries.TORCHVISION}{name} "
-            f"(ours: {', '.join(names())})"
+            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is"
+            f" {libraries.TORCHVISION}{name} (ours: {', '.join(names())})"
         )
     if name not in libraries.torchvision_names():
         raise InputError(f"no model is called {name!r}{_hint(name)}")
@@ -240,18 +256,23 @@ def _hint(name: str) -> str:
 
 
 def _check_fit(model: nn.Module, name: str, num_classes: int, image_size: int, in_channels: int) -> None:
-    """One pass without data or arithmetic (device "meta"), so that a misfit is found before anything is trained."""
+    """One pass without data or arithmetic (device "meta"), so that a misfit is found before anything is
+    trained.
+    """
     x = torch.empty(2, in_channels, image_size, image_size, device="meta")
     try:
         logits = copy.deepcopy(model).to("meta").train()(x)
-    # A network of others may fail in any way on images that it was not made for: a vision transformer asserts their size.
+    # A network of others may fail in any way on images that it was not made for: a vision transformer asserts
+    # their size.
     except Exception as error:
         own = published(name)
         hint = f" (its own are {own.image_size} px)" if own and own.image_size != image_size else ""
         raise InputError(
-            f"model {name} does not take {in_channels}x{image_size}x{image_size} images{hint}: {one_line(error)[:200]}"
+            f"model {name} does not take {in_channels}x{image_size}x{image_size} images{hint}:"
+            f" {one_line(error)[:200]}"
         ) from None
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, num_classes):
         raise InputError(
-            f"model {name} does not return logits of shape (B, {num_classes}) in training (auxiliary outputs?)"
+            f"model {name} does not return logits of shape (B, {num_classes}) in training (auxiliary"
+            " outputs?)"
         )

@@ -1,4 +1,6 @@
-"""Objectives: the scalar that a training step minimises, as functions of losses and as objects the trainer calls."""
+"""Objectives: the scalar that a training step minimises, as functions of losses and as objects the trainer
+calls.
+"""
 
 from cfol_fast.objectives.best_response import chi2_ball, kl_ball
 from cfol_fast.objectives.objective import (

@@ -1,11 +1,11 @@
 """Objectives: from a model and an attacked batch to the scalar that the optimiser minimises.
 
 An objective is called as `loss, logits = objective(model, batch)`. `logits` are those that the
-sampler's feedback is taken from: the adversarial ones where there is an attack. Every forward pass of the training step,
-except the attack's own, happens in here, once for each input that is needed.
+sampler's feedback is taken from: the adversarial ones where there is an attack. Every forward pass of the
+training step, except the attack's own, happens in here, once for each input that is needed.
 
-It has two halves: the terms of each example, which need the model, and the risk of all terms, which does not. A batch in several
-shards has the terms shard by shard, and one risk.
+It has two halves: the terms of each example, which need the model, and the risk of all terms, which does not.
+A batch in several shards has the terms shard by shard, and one risk.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ Model = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step trains on. `x` and `x_adv`: (B, C, H, W) in [0, 1]; `y`: (B,) int64; `weight`: (B,) or None.
+    """What one step trains on.
 
-    In training without an attack `x_adv` is `x`. `weight` is the factor of each example's loss that the sampler asks for
-    (`sampler.weight(y)`), times that of its class policy. `clean` and `robust`: (B,) or None, the policy's factors of the two terms of
-    a TRADES-like loss.
+    `x` and `x_adv`: (B, C, H, W) in [0, 1]; `y`: (B,) int64; `weight`: (B,) or None.
+
+    In training without an attack `x_adv` is `x`. `weight` is the factor of each example's loss that the
+    sampler asks for (`sampler.weight(y)`), times that of its class policy. `clean` and `robust`: (B,) or
+    None, the policy's factors of the two terms of a TRADES-like loss.
     """
 
     x: Tensor
@@ -56,10 +58,12 @@ Terms = tuple[Tensor, ...]
 
 
 class Objective:
-    """factors: those of a class policy that the objective makes use of. label_smoothing: of every cross-entropy, a setting of the run.
+    """factors: those of a class policy that the objective makes use of. label_smoothing: of every
+    cross-entropy, a setting of the run.
 
-    separable: the risk is a mean over the examples, so that the risk of a batch is the mean of those of its shards. Otherwise the
-    shards of a batch must know of each other. An objective of one's own may define `__call__` alone; it then takes whole batches only.
+    separable: the risk is a mean over the examples, so that the risk of a batch is the mean of those of its
+    shards. Otherwise the shards of a batch must know of each other. An objective of one's own may define
+    `__call__` alone; it then takes whole batches only.
     """
 
     factors: ClassVar[frozenset[str]] = frozenset({"weight"})
@@ -77,12 +81,16 @@ class Objective:
         return cross_entropy(logits, y, self.label_smoothing)
 
     def __call__(self, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss, a scalar to call `backward` on, and the logits: (B, k) that the sampler's feedback is taken from."""
+        """The loss, a scalar to call `backward` on, and the logits: (B, k) that the sampler's feedback is
+        taken from.
+        """
         terms, logits = self.terms(model, batch)
         return self.risk(terms, batch), logits
 
     def terms(self, model: Model, batch: Batch) -> tuple[Terms, Tensor]:
-        """Tensors of shape (B,), one entry for each example, that the risk is a function of; and the logits."""
+        """Tensors of shape (B,), one entry for each example, that the risk is a function of; and the
+        logits.
+        """
         raise NotImplementedError
 
     def risk(self, terms: Terms, examples: Batch | Examples) -> Tensor:
@@ -103,7 +111,9 @@ class OfAdversarialLosses(Objective):
 
 
 class Mean(OfAdversarialLosses):
-    """Cross-entropy of the adversarial examples, averaged with the batch's weights: ERM-AT, CFOL-AT, FOL-AT."""
+    """Cross-entropy of the adversarial examples, averaged with the batch's weights: ERM-AT, CFOL-AT,
+    FOL-AT.
+    """
 
     separable = True
 
@@ -134,7 +144,9 @@ class Both(Mean):
 
 
 class ClassWeighted(OfAdversarialLosses):
-    """Adversarial cross-entropy with one fixed weight per class, e.g. inverse class frequencies. weights: (k,)."""
+    """Adversarial cross-entropy with one fixed weight per class, e.g. inverse class frequencies. weights:
+    (k,).
+    """
 
     separable = True
 
@@ -152,7 +164,8 @@ class ClassWeighted(OfAdversarialLosses):
 class CVaR(OfAdversarialLosses):
     """The worst fraction `alpha` of the batch's adversarial losses (appendix B).
 
-    BatchNorm's statistics are those of the whole batch, as in the paper; only the gradient comes from the worst part.
+    BatchNorm's statistics are those of the whole batch, as in the paper; only the gradient comes from the
+    worst part.
     """
 
     def __init__(self, alpha: float) -> None:
@@ -164,13 +177,16 @@ class CVaR(OfAdversarialLosses):
 
 
 class LCVaR(OfAdversarialLosses):
-    """The worst classes of the batch by their mean adversarial loss (appendix B). prior: (k,) class masses or None."""
+    """The worst classes of the batch by their mean adversarial loss (appendix B). prior: (k,) class masses or
+    None.
+    """
 
     def __init__(self, alpha: float, num_classes: int, prior: Tensor | None = None) -> None:
         risk.check_alpha(alpha)
         if prior is not None:
             risk.check_prior(prior, num_classes)
-            # A batch that holds only classes without mass would have no distribution, and its loss would be NaN.
+            # A batch that holds only classes without mass would have no distribution, and its loss would be
+            # NaN.
             if not prior.is_meta and not bool(((prior > 0) & prior.isfinite()).all()):
                 raise ValueError(f"prior must be positive for every class, got {prior.tolist()}")
         self.alpha = alpha
@@ -183,7 +199,10 @@ class LCVaR(OfAdversarialLosses):
 
 
 class LHCVaR(OfAdversarialLosses):
-    """LCVaR with a level alpha_y for each class; one level for all is LCVaR. In the CFOL authors' code, not in the paper."""
+    """LCVaR with a level alpha_y for each class; one level for all is LCVaR.
+
+    In the CFOL authors' code, not in the paper.
+    """
 
     def __init__(self, alpha: float | Sequence[float], num_classes: int) -> None:
         risk.check_levels(alpha, num_classes)
@@ -199,9 +218,11 @@ class LHCVaR(OfAdversarialLosses):
 
 
 class FAAL(Objective):
-    """Adversarial cross-entropy with the class weights of the worst distribution in a KL ball, by the classes' margins.
+    """Adversarial cross-entropy with the class weights of the worst distribution in a KL ball, by the
+    classes' margins.
 
-    Zhang et al. 2024. A class's margin is the mean over its images of the largest wrong probability minus the right one.
+    Zhang et al. 2024. A class's margin is the mean over its images of the largest wrong probability minus the
+    right one.
     """
 
     def __init__(self, radius: float, num_classes: int) -> None:
@@ -241,9 +262,11 @@ class ChiSquare(OfAdversarialLosses):
 
 
 class Trades(Objective):
-    """Clean cross-entropy + beta * KL(clean prediction || adversarial prediction), averaged over the examples.
+    """Clean cross-entropy + beta * KL(clean prediction || adversarial prediction), averaged over the
+    examples.
 
-    Zhang et al. 2019, whose attack climbs the same KL instead of the cross-entropy (`attacks.create("trades", ...)`).
+    Zhang et al. 2019, whose attack climbs the same KL instead of the cross-entropy (`attacks.create("trades",
+    ...)`).
     """
 
     factors = frozenset({"weight", "clean", "robust"})
@@ -274,7 +297,8 @@ class Trades(Objective):
 
 
 class BalancedTrades(Trades):
-    """(1 - b) times the clean loss plus b times the divergence, b = beta_y / (1 + beta_y): CFA's form (Wei et al. 2023).
+    """(1 - b) times the clean loss plus b times the divergence, b = beta_y / (1 + beta_y): CFA's form (Wei et
+    al. 2023).
 
     The policy's `robust` factor multiplies beta. Without one this is TRADES divided by 1 + beta.
     """
@@ -288,7 +312,10 @@ class BalancedTrades(Trades):
 
 
 class NormalisedTrades(Trades):
-    """TRADES with each term divided by the sum of the batch's weights of that term: FRL's form (Xu et al. 2021)."""
+    """TRADES with each term divided by the sum of the batch's weights of that term: FRL's form (Xu et al.
+
+    2021).
+    """
 
     separable = False
 
@@ -310,7 +337,9 @@ def prediction_divergence(logits: Tensor, other: Tensor) -> Tensor:
 
 
 def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
-    """The largest probability of a wrong class minus that of the right one, of each example: (B,) in [-1, 1]."""
+    """The largest probability of a wrong class minus that of the right one, of each example: (B,) in
+    [-1, 1].
+    """
     p = _at_least_float32(logits).softmax(1)
     right = y.unsqueeze(1)
     return p.scatter(1, right, -1.0).amax(1) - p.gather(1, right).squeeze(1)
@@ -325,5 +354,6 @@ def _weighted(losses: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    # Rounded to bfloat16, different losses would become equal, and their order, which CVaR depends on, arbitrary.
+    # Rounded to bfloat16, different losses would become equal, and their order, which CVaR depends on,
+    # arbitrary.
     return logits.float() if logits.dtype.itemsize < 4 else logits

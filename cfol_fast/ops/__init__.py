@@ -1,5 +1,6 @@
-"""The native ops with types: one module per family, all names here. Each op has a CPU and a CUDA kernel (csrc/), a fake function for
-the meta device and torch.compile beside its wrapper, and a slow plain twin in tests/reference/."""
+"""The native ops with types: one module per family, all names here. Each op has a CPU and a CUDA kernel
+(csrc/), a fake function for the meta device and torch.compile beside its wrapper, and a slow plain twin in
+tests/reference/."""
 
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
 from cfol_fast.ops.convolution import WINOGRAD_LANES, input_gradient, winograd, winograd_taps

@@ -1,8 +1,9 @@
-"""Gather and augment: data set indices in, a batch of pixels in [0, 1] out, in one op without intermediate batches.
+"""Gather and augment: data set indices in, a batch of pixels in [0, 1] out, in one op without intermediate
+batches.
 
-An image goes through crop, flip, colour jitter (brightness, contrast, saturation) and rotation, in that order; each is
-torchvision's function on float tensors. The random parameters of an image depend only on the random state and on its position in
-the batch.
+An image goes through crop, flip, colour jitter (brightness, contrast, saturation) and rotation, in that
+order; each is torchvision's function on float tensors. The random parameters of an image depend only on the
+random state and on its position in the batch.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _DTYPES = (torch.float32, torch.bfloat16)
 class Augment:
     """What happens to a training image at random.
 
-    pad: black pixels on each side before the random crop. crop: a window of the output's size at a random place (else the
-    centre). flip: mirrored with probability 1/2. brightness, contrast, saturation: factors uniform in [max(0, 1 - b), 1 + b].
-    degrees: rotation uniform in [-d, d], nearest pixel, black corners. scale: above 0, the crop is a window of at least this share of
-    the image's area, with sides of at most `ratio` to 1, resampled to the output's size (random-resized).
+    pad: black pixels on each side before the random crop. crop: a window of the output's size at a random
+    place (else the centre). flip: mirrored with probability 1/2. brightness, contrast, saturation: factors
+    uniform in [max(0, 1 - b), 1 + b].
+    degrees: rotation uniform in [-d, d], nearest pixel, black corners. scale: above 0, the crop is a window
+    of at least this share of the image's area, with sides of at most `ratio` to 1, resampled to the output's
+    size (random-resized).
     """
 
     pad: int = 0
@@ -45,7 +48,8 @@ class Augment:
             raise ValueError("scale needs crop=False and pad=0: one window is drawn, got two ways to do it")
         if not (0 <= self.scale <= 1 and 1 <= self.ratio <= 100):
             raise ValueError(
-                f"scale must be in [0, 1] and ratio in [1, 100], got scale={self.scale} and ratio={self.ratio}"
+                f"scale must be in [0, 1] and ratio in [1, 100], got scale={self.scale} and"
+                f" ratio={self.ratio}"
             )
         if self.pad and not self.crop:
             raise ValueError(
@@ -87,10 +91,12 @@ def gather_augment(
 ) -> Tensor:
     """The images at `idx`: (B, C, h, w) in [0, 1], float32 or bfloat16.
 
-    images: uint8 (N, H, W, C) with 1 or 3 channels; or uint8 (bytes,) with `table` int64 (N, 3) of (byte offset, height, width)
-    and `channels`, for images of different sizes. idx: int64 (B,). size: (h, w), by default the images' own.
-    augment: None is the centre crop, where `rng` does not advance and may be None; otherwise `rng` advances by one step. An image
-    smaller than the window is centred on black. first: the position of idx[0] in the global batch, of which a rank takes a slice.
+    images: uint8 (N, H, W, C) with 1 or 3 channels; or uint8 (bytes,) with `table` int64 (N, 3) of (byte
+    offset, height, width) and `channels`, for images of different sizes. idx: int64 (B,). size: (h, w), by
+    default the images' own.
+    augment: None is the centre crop, where `rng` does not advance and may be None; otherwise `rng` advances
+    by one step. An image smaller than the window is centred on black. first: the position of idx[0] in the
+    global batch, of which a rank takes a slice.
     """
     if augment is not None and rng is None:
         raise ValueError("augment needs rng, the random state that its parameters are drawn from, got None")
@@ -120,8 +126,9 @@ def augment_with(
 ) -> Tensor:
     """`gather_augment` with given parameters.
 
-    parameters: float32 (B, 8), a row (top, left, flip, brightness, contrast, saturation, angle, unused) for each image: the
-    window's corner in the image (outside of it is black), 0 or 1, three factors (1 changes nothing), degrees counter-clockwise.
+    parameters: float32 (B, 8), a row (top, left, flip, brightness, contrast, saturation, angle, unused) for
+    each image: the window's corner in the image (outside of it is black), 0 or 1, three factors (1 changes
+    nothing), degrees counter-clockwise.
     """
     frame = _frame(images, table, channels, size)
     layout = (_is_bfloat16(dtype), channels_last)
@@ -142,7 +149,8 @@ def augment_parameters(
     first: int = 0,
     fault: Tensor | None = None,
 ) -> Tensor:
-    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng` does not advance.
+    """The parameters `gather_augment` would draw from this random state, as `augment_with` takes them; `rng`
+    does not advance.
 
     Those of a random-resized crop are not among them.
     """
@@ -162,7 +170,8 @@ def _resized(
 ) -> Tensor:
     """The random-resized crops of the images at `idx`: uint8 (B, h, w, C)."""
     channels, size = frame[0], frame[1:]
-    # For its checks of the images, the indices and the table; the parameters are drawn again when the crops are augmented.
+    # For its checks of the images, the indices and the table; the parameters are drawn again when the crops
+    # are augmented.
     augment_parameters(
         images,
         idx,

@@ -1,5 +1,5 @@
-"""Convolutions of an attack: the gradient for an input of few channels, which is the last op of every backward pass, and 3x3 kernels
-by Winograd's F(2x2, 3x3), with fewer than half of the multiplications."""
+"""Convolutions of an attack: the gradient for an input of few channels, which is the last op of every
+backward pass, and 3x3 kernels by Winograd's F(2x2, 3x3), with fewer than half of the multiplications."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def input_gradient(
 ) -> Tensor:
     """The gradient with respect to x of conv2d(x, weight, padding=padding), stride and dilation 1.
 
-    grad: (B, O, h, w), the gradient of the output; weight: (O, C, a, b); both float32. relu_output: the output of the ReLU after
-    the convolution, if there is one; `grad` is then the gradient of that. Returns (B, C, H, W) in channels_last.
+    grad: (B, O, h, w), the gradient of the output; weight: (O, C, a, b); both float32. relu_output: the
+    output of the ReLU after the convolution, if there is one; `grad` is then the gradient of that. Returns
+    (B, C, H, W) in channels_last.
     """
     grad = grad.contiguous(memory_format=torch.channels_last)
     if relu_output is not None:
@@ -44,11 +45,12 @@ def winograd(
     rectify: bool = False,
     relu_output: Tensor | None = None,
 ) -> Tensor:
-    """conv2d(x, weight, bias, padding=1) of a 3x3 kernel with stride 1, and a ReLU if `rectify`, from `winograd_taps(weight)`.
+    """conv2d(x, weight, bias, padding=1) of a 3x3 kernel with stride 1, and a ReLU if `rectify`, from
+    `winograd_taps(weight)`.
 
-    x: (B, C, H, W) float32 -> (B, O, H, W) in channels_last; C and O are multiples of 16. relu_output: like x; where it is not
-    positive, x counts as 0. With the taps of the gradient, x the gradient of the output and relu_output what the ReLU gave, the
-    result is the gradient of the input.
+    x: (B, C, H, W) float32 -> (B, O, H, W) in channels_last; C and O are multiples of 16. relu_output: like
+    x; where it is not positive, x counts as 0. With the taps of the gradient, x the gradient of the output
+    and relu_output what the ReLU gave, the result is the gradient of the input.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     if relu_output is not None:

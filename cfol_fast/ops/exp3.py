@@ -1,4 +1,6 @@
-"""Exp3 over the classes: the distribution, draws from it, the update of its weights; and the tally of errors by class."""
+"""Exp3 over the classes: the distribution, draws from it, the update of its weights; and the tally of errors
+by class.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ _SMALLEST_CHANCE = 2.0**-60
 def exp3_distribution(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """(p, q, cdf) with q = softmax(w) and p = gamma * base + (1 - gamma) * q.
 
-    w, base, p, q: (k,) float64, k from 2 to 10,000; base sums to 1; gamma in (0, 1]. w may be -inf for a class that only `base`
-    draws. cdf: (k,) int64, the sums of floor(2^52 p), which decide the draws.
+    w, base, p, q: (k,) float64, k from 2 to 10,000; base sums to 1; gamma in (0, 1]. w may be -inf for a
+    class that only `base` draws. cdf: (k,) int64, the sums of floor(2^52 p), which decide the draws.
     """
     return call(_distribution, w, base, gamma)
 
@@ -33,7 +35,8 @@ def exp3_draw(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(idx, y, p): n classes drawn from p, and for each an example of the class, drawn uniformly.
 
-    offsets: (k+1,), members: (N,) int64 as `group_by_class` returns them. idx: members of the classes y, both (n,) int64;
+    offsets: (k+1,), members: (N,) int64 as `group_by_class` returns them. idx: members of the classes y, both
+    (n,) int64;
     p: (k,) float64, what they were drawn from. Advances `rng`.
     """
     return call(_draw, w, base, gamma, offsets, members, rng, n)
@@ -42,16 +45,19 @@ def exp3_draw(
 def exp3_update_(
     w: Tensor, p: Tensor, y: Tensor, loss: Tensor, eta: float, fault: Tensor | None = None
 ) -> None:
-    """w[y] += eta * loss / p[y], summed over the batch; then, if max w > 64, w -= max w, which does not change the softmax.
+    """w[y] += eta * loss / p[y], summed over the batch; then, if max w > 64, w -= max w, which does not
+    change the softmax.
 
-    w, p: (k,) float64; y: (n,) int64; loss: (n,) float32 or bool in [0, 1]. The sum is exact to 2^-30 and does not depend on
-    the order of the examples.
+    w, p: (k,) float64; y: (n,) int64; loss: (n,) float32 or bool in [0, 1]. The sum is exact to 2^-30 and
+    does not depend on the order of the examples.
     """
     call(_update, w, p, y.contiguous(), as_loss(loss), eta, fault)
 
 
 def exp3_add_sums_(w: Tensor, p: Tensor, sums: Tensor, eta: float) -> None:
-    """What `exp3_update_` does, bit for bit, from the classes' sums of losses: (k,) int64 in units of 2^-30, as a tally has them."""
+    """What `exp3_update_` does, bit for bit, from the classes' sums of losses: (k,) int64 in units of 2^-30,
+    as a tally has them.
+    """
     if p.shape != w.shape:
         raise ValueError(f"p must have shape {tuple(w.shape)}, got {tuple(p.shape)}")
     if w.device.type == "cpu" and bool(((p < _SMALLEST_CHANCE) & (sums != 0)).any()):
@@ -63,7 +69,8 @@ def exp3_add_sums_(w: Tensor, p: Tensor, sums: Tensor, eta: float) -> None:
 
 
 def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The examples sorted by class: those of class y are members[offsets[y] : offsets[y + 1]], in the data set's order.
+    """The examples sorted by class: those of class y are members[offsets[y] : offsets[y + 1]], in the data
+    set's order.
 
     labels: (N,) integers in [0, k), read once, on the host. A class without examples is refused.
     """
@@ -83,12 +90,16 @@ def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def new_tally(k: int, device: torch.device | str | None = None) -> Tensor:
-    """An empty tally for `class_tally_`: (k, 2) int64, the examples seen and their losses in units of 2^-30."""
+    """An empty tally for `class_tally_`: (k, 2) int64, the examples seen and their losses in units of
+    2^-30.
+    """
     return torch.zeros(k, 2, dtype=torch.int64, device=device)
 
 
 def class_tally_(tally: Tensor, y: Tensor, loss: Tensor, fault: Tensor | None = None) -> None:
-    """Counts each example of y, and adds its loss to the sum of its class. y: (n,) int64; loss: (n,) float32 or bool in [0, 1]."""
+    """Counts each example of y, and adds its loss to the sum of its class. y: (n,) int64; loss: (n,) float32
+    or bool in [0, 1].
+    """
     call(_tally, tally, y.contiguous(), as_loss(loss), fault)
 
 

@@ -1,4 +1,6 @@
-"""The bridge to the compiled library: loads it, calls its ops, and turns what C++ throws into Python's exceptions."""
+"""The bridge to the compiled library: loads it, calls its ops, and turns what C++ throws into Python's
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def call(op: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers the shape function of an op: what the meta device and torch.compile run instead of the kernel."""
+    """Registers the shape function of an op: what the meta device and torch.compile run instead of the
+    kernel.
+    """
     return torch.library.register_fake(f"cfol_fast::{name}")
 
 
@@ -77,7 +81,10 @@ def new_rng(seed: int, device: torch.device | str | None = None) -> Tensor:
 
 
 def new_fault(device: torch.device | str | None = None) -> Tensor:
-    """An empty fault word, int32 (1,), in which kernels on a GPU set flags instead of raising. See `fault_messages`."""
+    """An empty fault word, int32 (1,), in which kernels on a GPU set flags instead of raising.
+
+    See `fault_messages`.
+    """
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 

@@ -11,10 +11,11 @@ _permutation = library.permutation.default
 
 
 def permutation(rng: Tensor, n: int, start: Tensor, count: int) -> Tensor:
-    """Elements start .. start+count-1 of the permutation of 0 .. n-1 that belongs to the random state; int64 (count,).
+    """Elements start .. start+count-1 of the permutation of 0 .. n-1 that belongs to the random state; int64
+    (count,).
 
-    Pieces of one permutation fit together, and behind its end follow those of the next steps. start: (1,) int64 on the device
-    of `rng`. Advances neither.
+    Pieces of one permutation fit together, and behind its end follow those of the next steps. start: (1,)
+    int64 on the device of `rng`. Advances neither.
     """
     return call(_permutation, rng, n, start, count)
 

@@ -20,7 +20,9 @@ def _is_l2(norm: str) -> bool:
 
 
 def dense(x: Tensor) -> Tensor:
-    """x itself where the kernels can walk its memory (contiguous or channels_last), else a contiguous copy."""
+    """x itself where the kernels can walk its memory (contiguous or channels_last), else a contiguous
+    copy.
+    """
     if x.is_contiguous() or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)):
         return x
     return x.contiguous()
@@ -36,9 +38,10 @@ def pgd_start(
 ) -> Tensor:
     """x plus noise, uniform in the eps-ball, clamped to [0, 1].
 
-    x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends only on the random
-    state and the logical position, not on the layout. Advances `rng`. slots: (first, size) where x is a part of a global batch: the
-    slot of x[0] in it, and how many it has; x then gets its part of the noise of the global batch, and no more is drawn.
+    x: (B, ...) float32 in [0, 1], contiguous or channels_last; the result has its layout. The noise depends
+    only on the random state and the logical position, not on the layout. Advances `rng`. slots: (first, size)
+    where x is a part of a global batch: the slot of x[0] in it, and how many it has; x then gets its part of
+    the noise of the global batch, and no more is drawn.
     """
     number, each = number_or_each(eps, x, "eps")
     first, size = (0, None) if slots is None else slots
@@ -54,10 +57,11 @@ def pgd_step_(
     norm: str = "linf",
     fault: Tensor | None = None,
 ) -> Tensor:
-    """One ascent step in place on `adv`: signed (linf) or normalised (l2), projected to the ball around x and to [0, 1].
+    """One ascent step in place on `adv`: signed (linf) or normalised (l2), projected to the ball around x and
+    to [0, 1].
 
-    adv, x, grad: (B, ...) float32. Where `x` or `grad` lies differently in memory than `adv`, it is copied to fit. A gradient of
-    zero moves nothing.
+    adv, x, grad: (B, ...) float32. Where `x` or `grad` lies differently in memory than `adv`, it is copied to
+    fit. A gradient of zero moves nothing.
     """
     step_number, step_each = number_or_each(step, x, "step")
     eps_number, eps_each = number_or_each(eps, x, "eps")

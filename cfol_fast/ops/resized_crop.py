@@ -1,8 +1,11 @@
-"""Random-resized crops: a window of random area, shape and place, resampled to the size of the batch. What ImageNet training does.
+"""Random-resized crops: a window of random area, shape and place, resampled to the size of the batch.
 
-Windows are drawn as torchvision's RandomResizedCrop draws them, from random numbers that belong to the image's slot in the global
-batch. Everything after the random numbers is integers, or arithmetic that IEEE rounds in one way only: a batch has the same bits
-in one piece, in slices, on any number of threads, and on a CPU and a GPU.
+What ImageNet training does.
+
+Windows are drawn as torchvision's RandomResizedCrop draws them, from random numbers that belong to the
+image's slot in the global batch. Everything after the random numbers is integers, or arithmetic that IEEE
+rounds in one way only: a batch has the same bits in one piece, in slices, on any number of threads, and on a
+CPU and a GPU.
 """
 
 from __future__ import annotations
@@ -16,24 +19,29 @@ from torch import Tensor
 
 from cfol_fast.ops.uniform import AUGMENT, uniform
 
-# Windows that are tried before the whole image is taken, or as much of it as the ratio allows: torchvision's number.
+# Windows that are tried before the whole image is taken, or as much of it as the ratio allows: torchvision's
+# number.
 TRIES = 10
-# A window has 16 numbers of the stream and uses four of them, 3, 4, 5 and 11: runs of earlier versions drew those.
+# A window has 16 numbers of the stream and uses four of them, 3, 4, 5 and 11: runs of earlier versions drew
+# those.
 NUMBERS_EACH = 16
-# Crops draw with a seed of their own, so that they do not go with colour and rotation, which use the same stream.
+# Crops draw with a seed of their own, so that they do not go with colour and rotation, which use the same
+# stream.
 KEY = 0x5E7C0FFEE
 # Logarithms and powers are not the same on every processor: the shapes come from a table.
 SHAPES = 1 << 12
 # Values that are resampled at a time: bounds the memory, not the result.
 AT_ONCE = 1 << 22
-# The weights of all samples of a pixel add up to two to this many bits, along each side: 255 times that, squared, is a whole number that
-# a float32 holds.
+# The weights of all samples of a pixel add up to two to this many bits, along each side: 255 times that,
+# squared, is a whole number that a float32 holds.
 BITS = 8
 HALF = 1 << (2 * BITS - 1)
 
 
 def window_numbers(rng: Tensor, first: int, count: int) -> Tensor:
-    """The random numbers of the slots first .. first+count-1, as `windows` takes them; `rng` does not advance."""
+    """The random numbers of the slots first .. first+count-1, as `windows` takes them; `rng` does not
+    advance.
+    """
     each = TRIES * NUMBERS_EACH
     keyed = torch.stack([rng[0] ^ KEY, rng[1]])
     numbers = uniform(keyed, AUGMENT, first * each, count * each).view(count, TRIES, NUMBERS_EACH)
@@ -45,7 +53,8 @@ def windows(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(top, left, height, width) of each window, int64 (B,).
 
-    numbers: float64 (B, TRIES, 4) in [0, 1). heights, widths: int64 (B,), of the images. scale: the smallest share of an image's area;
+    numbers: float64 (B, TRIES, 4) in [0, 1). heights, widths: int64 (B,), of the images. scale: the smallest
+    share of an image's area;
     ratio: the largest of width to height and of height to width.
     """
     high, wide = heights.unsqueeze(1), widths.unsqueeze(1)
@@ -84,9 +93,10 @@ def resample(
 ) -> Tensor:
     """The windows at `size`: uint8 (B, h, w, C), bilinear.
 
-    pixels: uint8 (P, C), those of all images in rows. starts: int64 (B,), the first pixel of each image. widths: int64 (B,), of the
-    images. finer: 1, 2 or 4; each pixel is the mean of finer x finer samples, so that a window of up to `finer` times the size is
-    made smaller without leaving pixels out. The sums are whole numbers, so both ways to them lead to the same bits.
+    pixels: uint8 (P, C), those of all images in rows. starts: int64 (B,), the first pixel of each image.
+    widths: int64 (B,), of the images. finer: 1, 2 or 4; each pixel is the mean of finer x finer samples, so
+    that a window of up to `finer` times the size is made smaller without leaving pixels out. The sums are
+    whole numbers, so both ways to them lead to the same bits.
     """
     way = _image_by_image if pixels.device.type == "cpu" else _all_at_once
     return way(pixels, starts, widths, window, size, finer)
@@ -100,7 +110,9 @@ def _image_by_image(
     size: tuple[int, int],
     finer: int,
 ) -> Tensor:
-    """On a CPU: first over the rows of a window, then over its columns, so that whole rows are added up and no single pixels."""
+    """On a CPU: first over the rows of a window, then over its columns, so that whole rows are added up and
+    no single pixels.
+    """
     top, left, height, width = window
     channels = pixels.shape[1]
     (rows, row_weights), (columns, column_weights) = (
@@ -122,7 +134,9 @@ def _image_by_image(
 
 
 def _taps(lengths: Tensor, count: int, finer: int) -> tuple[Tensor, Tensor]:
-    """For each of `count` pixels along a length: those that it is made of, int64 (B, count, 2 finer), and their weights, float32."""
+    """For each of `count` pixels along a length: those that it is made of, int64 (B, count, 2 finer), and
+    their weights, float32.
+    """
     before, after, before_weight, after_weight = _places(lengths, count, finer)
     pixels, weights = torch.stack([before, after], 2), torch.stack([before_weight, after_weight], 2)
     return pixels.view(len(lengths), count, -1), weights.view(len(lengths), count, -1).float()
@@ -158,8 +172,8 @@ def _all_at_once(
 
 
 def _places(lengths: Tensor, count: int, finer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For `finer` samples of each of `count` pixels along a length: the two pixels around each sample, int64 (B, count * finer), and
-    their weights, int32.
+    """For `finer` samples of each of `count` pixels along a length: the two pixels around each sample, int64
+    (B, count * finer), and their weights, int32.
     """
     bits = BITS - (finer.bit_length() - 1)
     one, samples = 1 << bits, count * finer
@@ -172,7 +186,10 @@ def _places(lengths: Tensor, count: int, finer: int) -> tuple[Tensor, Tensor, Te
 
 
 def finer_for(images: Tensor, table: Tensor | None, size: tuple[int, int]) -> int:
-    """How much finer than the batch images are sampled. Those with a table are stored near the size of the batch."""
+    """How much finer than the batch images are sampled.
+
+    Those with a table are stored near the size of the batch.
+    """
     if table is not None:
         return 2
     most = max(-(-images.shape[1] // size[0]), -(-images.shape[2] // size[1]))

@@ -1,4 +1,6 @@
-"""Exp3 over single examples (FOL): weights for up to 2^31 examples, drawn from and updated in O(log N) on a tree of sums."""
+"""Exp3 over single examples (FOL): weights for up to 2^31 examples, drawn from and updated in O(log N) on a
+tree of sums.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class SumTreeState(NamedTuple):
 
 
 def sum_tree_new(n: int, device: torch.device | str | None = None, w: Tensor | None = None) -> SumTreeState:
-    """A tree over n examples of equal weight, or of weights w: (n,) in natural logarithms, of which only differences matter."""
+    """A tree over n examples of equal weight, or of weights w: (n,) in natural logarithms, of which only
+    differences matter.
+    """
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     if w is None:
@@ -43,8 +47,8 @@ def sum_tree_new(n: int, device: torch.device | str | None = None, w: Tensor | N
 
 
 def sum_tree_draw(state: SumTreeState, gamma: float, rng: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """(idx, p): n examples drawn from p_i = gamma / N + (1 - gamma) * softmax(w)_i, and the probability of each; both (n,), int64
-    and float64. Advances `rng`."""
+    """(idx, p): n examples drawn from p_i = gamma / N + (1 - gamma) * softmax(w)_i, and the probability of
+    each; both (n,), int64 and float64. Advances `rng`."""
     return call(_draw, state.tree, state.w.shape[0], gamma, rng, n)
 
 
@@ -53,8 +57,9 @@ def sum_tree_update_(
 ) -> None:
     """w[idx] += eta * loss / p; an example that is there several times gains several times, in any order.
 
-    idx: (n,) int64; loss: (n,) float32 or bool in [0, 1]; p: (n,) float64, the probabilities that drew them; n up to 2^20. One
-    example gains at most 64 at a time. When weights grow large, the tree shifts all of them, which does not change the softmax.
+    idx: (n,) int64; loss: (n,) float32 or bool in [0, 1]; p: (n,) float64, the probabilities that drew them;
+    n up to 2^20. One example gains at most 64 at a time. When weights grow large, the tree shifts all of
+    them, which does not change the softmax.
     """
     call(
         _update,
@@ -77,7 +82,9 @@ def sum_tree_probabilities(state: SumTreeState, gamma: float) -> Tensor:
 
 
 def _tree_size(n: int) -> int:
-    """The length of `tree`, as csrc/sum_tree.h lays it out: every level padded to whole nodes, then the root."""
+    """The length of `tree`, as csrc/sum_tree.h lays it out: every level padded to whole nodes, then
+    the root.
+    """
     size, width = 0, n
     while True:
         width = (width + _FAN_OUT - 1) // _FAN_OUT

@@ -13,9 +13,11 @@ _uniform = library.uniform.default
 
 
 def uniform(rng: Tensor, stream: int, first: int, n: int) -> Tensor:
-    """Numbers first .. first+n-1 of a stream of the random state; float32 (n,) on the device of `rng`, which does not advance.
+    """Numbers first .. first+n-1 of a stream of the random state; float32 (n,) on the device of `rng`, which
+    does not advance.
 
-    Each depends on the seed, the step, the stream and its own place alone, so pieces of one stream fit together.
+    Each depends on the seed, the step, the stream and its own place alone, so pieces of one stream fit
+    together.
     """
     return call(_uniform, rng, stream, first, n)
 

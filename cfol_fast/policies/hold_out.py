@@ -1,4 +1,6 @@
-"""Policies that look at the hold-out: FRL at its accuracies, WAT at its losses. The test set would leak into training.
+"""Policies that look at the hold-out: FRL at its accuracies, WAT at its losses.
+
+The test set would leak into training.
 
 They change at the end of every epoch that is validated.
 """
@@ -19,11 +21,13 @@ SMALLEST_RADIUS, LARGEST_RADIUS = 0.98, 3.0
 
 
 class FRL(ClassPolicy):
-    """Fair robust learning (Xu et al. 2021): multipliers for classes whose error is more than `tolerance` above the mean.
+    """Fair robust learning (Xu et al.
 
-    One set of multipliers for the clean error, one for the boundary error (clean minus robust accuracy). remargin: the radius of
-    a class with a large boundary error grows too. tolerance: None is the authors' 0.07, or 0.1 without remargin.
-    Its objective is `objectives.NormalisedTrades`.
+    2021): multipliers for classes whose error is more than `tolerance` above the mean.
+
+    One set of multipliers for the clean error, one for the boundary error (clean minus robust accuracy).
+    remargin: the radius of a class with a large boundary error grows too. tolerance: None is the authors'
+    0.07, or 0.1 without remargin. Its objective is `objectives.NormalisedTrades`.
     """
 
     needs = frozenset({Need.HOLDOUT_ACCURACIES})
@@ -57,7 +61,8 @@ class FRL(ClassPolicy):
         self.boundary.copy_(projected(self.boundary + 2 * self.weight_rate * boundary))
         self.margin += self.radius_rate * boundary
         for name, multipliers in (("clean", self.clean), ("robust", self.boundary)):
-            # k times the release's weight 1/k + m - mean(m): the objective divides by the sum of the batch's weights.
+            # k times the release's weight 1/k + m - mean(m): the objective divides by the sum of the batch's
+            # weights.
             weight = 1 + self.num_classes * (multipliers - multipliers.mean())
             getattr(self.view, name).copy_(weight)
         if self.remargin and self.view.radius is not None:
@@ -73,9 +78,11 @@ class FRL(ClassPolicy):
 
 
 class WAT(ClassPolicy):
-    """Worst-class adversarial training (Li and Liu 2023): Hedge over k classes and the mean, by cumulated hold-out losses.
+    """Worst-class adversarial training (Li and Liu 2023): Hedge over k classes and the mean, by cumulated
+    hold-out losses.
 
-    A class's weight is k p_y + p_mean. released: k p_y + k p_mean, as in the authors' code, which weighs the mean's expert k times.
+    A class's weight is k p_y + p_mean. released: k p_y + k p_mean, as in the authors' code, which weighs the
+    mean's expert k times.
     """
 
     needs = frozenset({Need.HOLDOUT_LOSSES})

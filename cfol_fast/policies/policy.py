@@ -1,7 +1,8 @@
 """What a class policy is: it keeps factors for each class, and changes them at the end of an epoch.
 
-The training step reads the factors from tensors that are changed in place, so that a step that was captured sees them. What a policy
-must be told is in `needs` and is checked before training. The radius of a test is never scaled.
+The training step reads the factors from tensors that are changed in place, so that a step that was captured
+sees them. What a policy must be told is in `needs` and is checked before training. The radius of a test is
+never scaled.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ FROM_HOLDOUT = frozenset({Need.HOLDOUT_ACCURACIES, Need.HOLDOUT_LOSSES})
 
 @dataclass(frozen=True)
 class ClassView:
-    """The factors of each class, (k,) float32 on the device; 1 is neutral. None: the policy leaves this factor alone, at no cost.
+    """The factors of each class, (k,) float32 on the device; 1 is neutral.
 
-    weight: of the whole loss. clean, robust: of the two terms of a TRADES-like loss. radius: of the training attack's eps.
+    None: the policy leaves this factor alone, at no cost.
+
+    weight: of the whole loss. clean, robust: of the two terms of a TRADES-like loss. radius: of the training
+    attack's eps.
     """
 
     weight: Tensor | None = None
@@ -50,10 +54,13 @@ class ClassView:
 
 @dataclass(frozen=True)
 class EpochFacts:
-    """What is known at the end of an epoch. Tensors are (k,) float64 on the CPU, NaN for a class without examples.
+    """What is known at the end of an epoch.
+
+    Tensors are (k,) float64 on the CPU, NaN for a class without examples.
 
     epoch: epochs that are finished. class_error: of the training images under attack, in this epoch.
-    holdout_*: None in an epoch without validation; the losses only for a policy that needs them. holdout_loss: over all images.
+    holdout_*: None in an epoch without validation; the losses only for a policy that needs them.
+    holdout_loss: over all images.
     """
 
     epoch: int
@@ -65,10 +72,12 @@ class EpochFacts:
 
 
 class ClassPolicy(ABC):
-    """needs: see `Need`. factors: those of the view that it changes. options: the method's parameters that its constructor takes.
+    """needs: see `Need`. factors: those of the view that it changes. options: the method's parameters that
+    its constructor takes.
 
-    step_follows: whether the attack's step is scaled with the radius. judges_the_start: whether it acts before the first epoch too, in a
-    run that starts from trained weights. acted: how often the factors were changed.
+    step_follows: whether the attack's step is scaled with the radius. judges_the_start: whether it acts
+    before the first epoch too, in a run that starts from trained weights. acted: how often the factors were
+    changed.
     sums: those of the memory that each rank adds up over its own images; every rank calls `epoch_end` and
     `state_dict`, where they are added up over the ranks.
     """
@@ -88,18 +97,25 @@ class ClassPolicy(ABC):
         self.acted = 0
 
     def join(self, ranks: Ranks, in_shards: bool) -> None:
-        """Before the first step: takes its place among the processes of a run. in_shards: whether a batch comes in several parts."""
+        """Before the first step: takes its place among the processes of a run. in_shards: whether a batch
+        comes in several parts.
+        """
         self.ranks, self.in_shards = ranks, in_shards
 
     def radii(self, y: Tensor, eps: float | Tensor, step: float | Tensor | None) -> dict[str, Any]:
-        """The radius and step of each example, as an attack takes them; nothing where the policy leaves the radius alone."""
+        """The radius and step of each example, as an attack takes them; nothing where the policy leaves the
+        radius alone.
+        """
         scale = self.view.of("radius", y)
         if scale is None:
             return {}
         return {"eps": scale * eps, "step": scale * step if self.step_follows and step is not None else step}
 
     def observe(self, y: Tensor, logits: Tensor) -> None:
-        """A training batch: y (B,), adversarial logits (B, k). On the device, without reading anything back."""
+        """A training batch: y (B,), adversarial logits (B, k).
+
+        On the device, without reading anything back.
+        """
         return
 
     def epoch_end(self, facts: EpochFacts) -> None:
@@ -115,7 +131,8 @@ class ClassPolicy(ABC):
         if self.acted or not self.factors:
             return []
         return [
-            f"the class factors never changed: all {self.epochs} epochs ended before {type(self).__name__} acted, so this is its base method"
+            f"the class factors never changed: all {self.epochs} epochs ended before {type(self).__name__}"
+            " acted, so this is its base method"
         ]
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +146,8 @@ class ClassPolicy(ABC):
         for name, tensor in self._tensors().items():
             if state[name].shape != tensor.shape:
                 raise InputError(
-                    f"the policy's {name} has the shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+                    f"the policy's {name} has the shape {tuple(state[name].shape)}, expected"
+                    f" {tuple(tensor.shape)}"
                 )
             # The sums of all ranks go on in the first.
             elsewhere = name in self.sums and not self.ranks.is_first

@@ -1,6 +1,7 @@
 """Policies that look at the training images themselves: CFA at their errors, DAFA at what they are taken for.
 
-CFA gives hard classes a smaller radius, DAFA a larger one: the two papers disagree, and a fair comparison needs both.
+CFA gives hard classes a smaller radius, DAFA a larger one: the two papers disagree, and a fair comparison
+needs both.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from cfol_fast.policies.policy import ClassPolicy, EpochFacts, Need, begin_epoch
 
 # DAFA's release has no lower bound: a class with many harder neighbours could get a negative radius.
 SMALLEST_FACTOR = 0.1
-# With several shards a sum of probabilities is rounded to multiples of its inverse: float64 adds those up exactly, in any order.
+# With several shards a sum of probabilities is rounded to multiples of its inverse: float64 adds those up
+# exactly, in any order.
 ROUNDING = 2.0**32
 
 
 class CFA(ClassPolicy):
-    """Class-wise calibrated fair adversarial training (Wei et al. 2023): radius `offset` + t_y, t_y the training robust accuracy.
+    """Class-wise calibrated fair adversarial training (Wei et al.
 
-    The accuracy is that of the last epoch, under the class's own radius; the attack's step stays. begin: a share of the run.
+    2023): radius `offset` + t_y, t_y the training robust accuracy.
+
+    The accuracy is that of the last epoch, under the class's own radius; the attack's step stays. begin: a
+    share of the run.
     """
 
     factors: ClassVar[tuple[str, ...]] = ("radius",)
@@ -53,10 +58,12 @@ class CFATrades(CFA):
 
 
 class DAFA(ClassPolicy):
-    """Distance-aware fair adversarial training (Lee et al. 2024): once, after `begin`, classes near an easier one gain from it.
+    """Distance-aware fair adversarial training (Lee et al.
 
-    The similarity of two classes is the mean probability that attacked training images of the one give to the other, in the last
-    epoch before the change. Weight, radius and step of a class all get the same factor.
+    2024): once, after `begin`, classes near an easier one gain from it.
+
+    The similarity of two classes is the mean probability that attacked training images of the one give to the
+    other, in the last epoch before the change. Weight, radius and step of a class all get the same factor.
     """
 
     needs = frozenset({Need.TRAINING_CONFUSION})
@@ -83,7 +90,8 @@ class DAFA(ClassPolicy):
         )
 
     def observe(self, y: Tensor, logits: Tensor) -> None:
-        # A product with the members' matrix adds up in the same order at every repetition, unlike a scatter of floats.
+        # A product with the members' matrix adds up in the same order at every repetition, unlike a scatter
+        # of floats.
         members = (torch.arange(self.num_classes, device=y.device).unsqueeze(1) == y).to(torch.float32)
         found = members @ logits.float().softmax(1)
         self.predicted += (found.double() * ROUNDING).round() / ROUNDING if self.in_shards else found
@@ -113,7 +121,10 @@ class DAFATrades(DAFA):
 
 
 def distance_weights(similarity: Tensor, strength: float) -> Tensor:
-    """(k, k) mean probabilities, a row per true class -> (k,) factors. A class takes from every easier one, as much as it is like it."""
+    """(k, k) mean probabilities, a row per true class -> (k,) factors.
+
+    A class takes from every easier one, as much as it is like it.
+    """
     easy = similarity.diagonal()
     harder = easy.unsqueeze(1) < easy.unsqueeze(0)
     taken = torch.where(harder, similarity * easy.unsqueeze(0), 0)

@@ -1,6 +1,8 @@
-"""The paper's tables and figures as recipes: `cfol-fast reproduce NAME` trains what is missing and writes the table.
+"""The paper's tables and figures as recipes: `cfol-fast reproduce NAME` trains what is missing and writes the
+table.
 
-A recipe is a file in `files/`, the paper's numbers are `paper.toml`, and what changes at the mini scale is `scales.toml`.
+A recipe is a file in `files/`, the paper's numbers are `paper.toml`, and what changes at the mini scale is
+`scales.toml`.
 """
 
 from cfol_fast.recipes.planning import Job, Plan, plan

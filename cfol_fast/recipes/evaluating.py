@@ -1,4 +1,6 @@
-"""Evaluations that training did not make: another attack on a run's checkpoint, and checkpoints given by path."""
+"""Evaluations that training did not make: another attack on a run's checkpoint, and checkpoints given by
+path.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def _pretrained(
 
 
 def evaluate_all(plan: Plan, out: Path, device: str, load: Callable[[TrainConfig], ImageData]) -> None:
-    """Makes every evaluation that is not there yet; each is written at once, so that an interruption loses one at most."""
+    """Makes every evaluation that is not there yet; each is written at once, so that an interruption loses
+    one at most.
+    """
     for cell in plan.cells:
         if cell.checkpoint is not None and not (file := cell.pretrained_file(out)).exists():
             logger.info(f"testing {cell.checkpoint}")
@@ -89,7 +93,9 @@ def evaluate_run(
     device: str,
     load: Callable[[TrainConfig], ImageData],
 ) -> Path:
-    """The file with the evaluation of a run's checkpoint under an attack, which is made if it is not there yet."""
+    """The file with the evaluation of a run's checkpoint under an attack, which is made if it is not there
+    yet.
+    """
     file = job.evaluation_file(out, attack, checkpoint)
     if not file.exists():
         logger.info(f"testing {job.name} with {attack['kind']}")
@@ -103,7 +109,8 @@ def _kept(job: Job, out: Path, checkpoint: str) -> Path:
     path = job.folder(out) / "checkpoints" / f"{checkpoint}.pt"
     if not path.exists():
         raise InputError(
-            f"{path} is not there, so the run cannot be tested with another attack: remove {job.folder(out)} to train it again"
+            f"{path} is not there, so the run cannot be tested with another attack: remove {job.folder(out)}"
+            " to train it again"
         )
     return path
 

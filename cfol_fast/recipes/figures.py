@@ -43,7 +43,9 @@ def _figure(wanted: Wanted, table: Mapping[str, Any], out: Path) -> Figure:
 
 
 def _different(blocks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Blocks that show the same numbers (the mini scale's one data set for several of the paper's) are drawn once."""
+    """Blocks that show the same numbers (the mini scale's one data set for several of the paper's) are drawn
+    once.
+    """
     found: list[Mapping[str, Any]] = []
     for block in blocks:
         if not any(_numbers(block) == _numbers(other) for other in found):
@@ -63,7 +65,9 @@ def _legend(charts: Sequence[Chart], wanted: Wanted) -> list[tuple[str, Colour, 
 
 
 def _title(wanted: Wanted, place: str, entry: Mapping[str, Any], what: str) -> str:
-    """Short, since the lines' labels stand beside it: what is shown is said only where panels differ in it."""
+    """Short, since the lines' labels stand beside it: what is shown is said only where panels differ
+    in it.
+    """
     mixed = len({kind for _, kind in wanted.panels}) > 1
     return " · ".join(part for part in (place, entry["title"], what if mixed else "") if part)
 
@@ -106,7 +110,9 @@ def _kind(wanted: Wanted, name: str | None) -> str:
 
 
 def _sorted(wanted: Wanted, place: str, entries: Mapping[str, Any], out: Path) -> list[Chart]:
-    """Every model's class accuracies from its worst to its best class: where the curves cross, the gain ends."""
+    """Every model's class accuracies from its worst to its best class: where the curves cross, the
+    gain ends.
+    """
     lines = []
     for name, what in wanted.panels:
         entry = entries[name]

@@ -1,9 +1,12 @@
-"""What every test image was taken for by every kept run, in one compressed file per scale: results/SCALE/predictions.json.gz.
+"""What every test image was taken for by every kept run, in one compressed file per scale:
+results/SCALE/predictions.json.gz.
 
-    {"format": 1, "labels": [P, ...], "runs": {name: [{"of": "best-average", "images": N, "labels": i, "clean": P, "robust": P}, ...]}}
+    {"format": 1, "labels": [P, ...], "runs": {name: [RESULT, ...]}}
+    RESULT: {"of": "best-average", "images": N, "labels": i, "clean": P, "robust": P}
 
-P is a packed list of classes (docs/evaluation-format.md), `labels` the number of the list of true classes that it belongs to; `of` is a
-checkpoint, "offsets" (the tested checkpoint with class offsets), or the kind of another attack on the tested checkpoint.
+P is a packed list of classes (docs/evaluation-format.md), `labels` the number of the list of true classes
+that it belongs to; `of` is a checkpoint, "offsets" (the tested checkpoint with class offsets), or the kind of
+another attack on the tested checkpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +60,10 @@ def read(place: Path) -> dict[str, Any]:
 
 
 def add(place: Path, runs: Path, names: Sequence[str]) -> None:
-    """Adds those of the named runs that have kept predictions. The same runs give the same file, byte by byte."""
+    """Adds those of the named runs that have kept predictions.
+
+    The same runs give the same file, byte by byte.
+    """
     tree = read(place)
     for name in names:
         if found := list(_lists_of(runs / name)):

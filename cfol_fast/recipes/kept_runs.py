@@ -1,10 +1,12 @@
-"""Finished runs in one small file, so that another machine goes on with an unfinished table: a .tar.xz of plain files.
+"""Finished runs in one small file, so that another machine goes on with an unfinished table: a .tar.xz of
+plain files.
 
     MANIFEST.json        {"format": 1, "kind": "kept runs", "files": {"NAME/result.json": SHA-256, ...}}
     NAME/result.json     and whatever else is needed of the run NAME
 
-A file is read whole and checked before a run of it is put anywhere: no other names than a run's own, nothing but plain files, every
-digest right, and each run the one that its configuration says. A folder that is there already is left as it is.
+A file is read whole and checked before a run of it is put anywhere: no other names than a run's own, nothing
+but plain files, every digest right, and each run the one that its configuration says. A folder that is there
+already is left as it is.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def of_folder(folder: Path, more: tuple[str, ...] = ()) -> dict[str, bytes]:
 
 
 def _without_places(config: bytes, path: Path) -> bytes:
-    """Without the run's folder and, where the images are named by their content, theirs: they had these on one machine."""
+    """Without the run's folder and, where the images are named by their content, theirs: they had these on
+    one machine.
+    """
     before = parse_object(config.decode(), path)
     data = before.get("data")
     after = {**before, "out": TrainConfig().out}
@@ -140,8 +144,9 @@ def is_named_so(run: str, kept: Mapping[str, bytes], path: Path) -> bool:
 
 
 def take(path: Path, runs: Path) -> tuple[list[str], list[str]]:
-    """Puts the runs of a file into the folder `runs`, unless a folder of their name is there. Returns those that were put there, and
-    those that this version knows by another name, which are left out: they are runs of another configuration to it."""
+    """Puts the runs of a file into the folder `runs`, unless a folder of their name is there. Returns those
+    that were put there, and those that this version knows by another name, which are left out: they are runs
+    of another configuration to it."""
     kept = read(path)
     with made_from(path):
         known = {run for run, files in kept.items() if is_named_so(run, files, path)}

@@ -1,4 +1,6 @@
-"""The report page of a recipe's folder: its table with the paper's numbers and its figures, above the report on its runs."""
+"""The report page of a recipe's folder: its table with the paper's numbers and its figures, above the report
+on its runs.
+"""
 
 from __future__ import annotations
 

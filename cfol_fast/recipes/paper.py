@@ -25,7 +25,9 @@ def tables() -> dict[str, Any]:
 
 
 def number(names: list[str], block: str, column: str, metric: str) -> Number | None:
-    """What the paper prints for `metric` ("robust.worst"), from the first of the tables `names` that has it."""
+    """What the paper prints for `metric` ("robust.worst"), from the first of the tables `names` that
+    has it.
+    """
     kind, _, statistic = metric.partition(".")
     for name in names:
         cell = tables().get(name, {}).get("blocks", {}).get(block, {}).get(column, {})

@@ -1,8 +1,9 @@
-"""From a recipe to runs: which configurations it needs, in which folders they live, which are missing, and what they cost.
+"""From a recipe to runs: which configurations it needs, in which folders they live, which are missing, and
+what they cost.
 
-A run is known by the hash of its completed configuration without what only says where it is carried out. So two recipes that
-need the same run share its folder, however each of them spelled the settings, and a reproduction that was interrupted, or
-starts again with another recipe, trains only what is not there yet.
+A run is known by the hash of its completed configuration without what only says where it is carried out. So
+two recipes that need the same run share its folder, however each of them spelled the settings, and a
+reproduction that was interrupted, or starts again with another recipe, trains only what is not there yet.
 """
 
 from __future__ import annotations
@@ -28,19 +29,25 @@ from cfol_fast.runs.identity import identity
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import parse_number
 
-# In multiply-adds of one forward pass: a pass forward is 1, backward to the pixels 1, to the weights as well 2.
+# In multiply-adds of one forward pass: a pass forward is 1, backward to the pixels 1, to the weights as well
+# 2.
 ATTACK_STEP, TRAINING_STEP = 2.0, 3.0
 
 
 @cache
 def scales() -> dict[str, Any]:
-    """How the paper's settings are translated at each scale, and the figures behind the estimate of the cost."""
+    """How the paper's settings are translated at each scale, and the figures behind the estimate of
+    the cost.
+    """
     return read_toml(Path(__file__).with_name("scales.toml"))
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training run. `settings` is what tells it from the defaults, and what its name's hash is made of."""
+    """One training run.
+
+    `settings` is what tells it from the defaults, and what its name's hash is made of.
+    """
 
     name: str
     config: TrainConfig = field(compare=False, hash=False)
@@ -53,7 +60,9 @@ class Job:
         return (self.folder(out) / "result.json").exists()
 
     def evaluation_file(self, out: Path, attack: Mapping[str, Any], checkpoint: str) -> Path:
-        """Where the evaluation of one of the run's checkpoints under another attack is kept: beside the run."""
+        """Where the evaluation of one of the run's checkpoints under another attack is kept: beside
+        the run.
+        """
         return self.folder(out) / f"eval-{_evaluation_name(attack, checkpoint)}.json"
 
 
@@ -75,7 +84,9 @@ class Cell:
         return not self.jobs and self.checkpoint is None
 
     def pretrained_file(self, out: Path) -> Path:
-        """Where the evaluation of the given checkpoint is kept, named by the checkpoint's path, size and time."""
+        """Where the evaluation of the given checkpoint is kept, named by the checkpoint's path, size and
+        time.
+        """
         assert self.checkpoint is not None
         path = self.checkpoint.expanduser().resolve()
         state = path.stat()
@@ -97,7 +108,9 @@ class Plan:
     root: str | None
 
     def jobs(self) -> list[Job]:
-        """Every run once, in the order of the table; a seed of every column comes before the next seed of any."""
+        """Every run once, in the order of the table; a seed of every column comes before the next seed of
+        any.
+        """
         by_seed = zip_longest(*(cell.jobs for cell in self.cells))
         return unique(job for column in by_seed for job in column if job is not None)
 
@@ -116,7 +129,9 @@ class Plan:
         return next((c for c in self.cells if (c.block.name, c.entry.name) == (block, entry)), None)
 
     def cost(self) -> str:
-        """How long the runs take, roughly: counted arithmetic at the paper's scale, the cap of a mini run otherwise."""
+        """How long the runs take, roughly: counted arithmetic at the paper's scale, the cap of a mini run
+        otherwise.
+        """
         configs = [job.config for job in self.jobs()]
         if self.scale == "mini":
             minutes = scale_rules("mini", self.root)["minutes_per_run"] * sum(map(_stages, configs))
@@ -141,7 +156,10 @@ def plan(
     device: str = "auto",
     download: bool = False,
 ) -> Plan:
-    """Which runs `recipe` needs at `scale`. `data`: the folder with the data sets, or at the mini scale a folder of images."""
+    """Which runs `recipe` needs at `scale`.
+
+    `data`: the folder with the data sets, or at the mini scale a folder of images.
+    """
     if scale not in SCALES:
         raise InputError(f"the scale must be one of {', '.join(SCALES)}, got {scale!r}")
     given = dict(checkpoints or {})
@@ -211,7 +229,9 @@ def can_fetch(config: TrainConfig) -> bool:
 
 
 def _scale_eta(config: TrainConfig, dataset: str) -> None:
-    """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data sets."""
+    """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data
+    sets.
+    """
     method = methods.get(config.method)
     paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
     # Without a number for this data set the step size follows the length of the run, as everywhere.

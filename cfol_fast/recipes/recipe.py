@@ -1,7 +1,8 @@
 """A recipe is a file: which runs, what is compared, which figures. This module reads and checks such files.
 
-`run` tables hold keys of the training configuration (`"data.name"`, `gamma`, ...), as --set takes them; a run's settings are
-the recipe's, then the block's, then the entry's. `mini` tables are applied last, at the mini scale only.
+`run` tables hold keys of the training configuration (`"data.name"`, `gamma`, ...), as --set takes them; a
+run's settings are the recipe's, then the block's, then the entry's. `mini` tables are applied last, at the
+mini scale only.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ FOLDER = Path(__file__).parent / "files"
 class Pretrained:
     """A column that may come from a checkpoint given by path instead of a run.
 
-    required: at the paper's scale it is not trained here; without a checkpoint the column stays empty, which is said beforehand.
-    normalize: what its images were normalised with ("imagenet", "dataset", "none"), where the file has no such layer.
+    required: at the paper's scale it is not trained here; without a checkpoint the column stays empty, which
+    is said beforehand.
+    normalize: what its images were normalised with ("imagenet", "dataset", "none"), where the file has no
+    such layer.
     """
 
     model: str
@@ -43,7 +46,10 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Entry:
-    """One column (or row) of the table: a method with its settings. `scale`: it is shown at this scale only."""
+    """One column (or row) of the table: a method with its settings.
+
+    `scale`: it is shown at this scale only.
+    """
 
     name: str
     title: str
@@ -57,7 +63,8 @@ class Entry:
 class Block:
     """One group of the table: a data set, or a radius.
 
-    attack: replaces the test attack of its runs. mini_title: for a title with a number that the mini scale changes.
+    attack: replaces the test attack of its runs. mini_title: for a title with a number that the mini scale
+    changes.
     """
 
     name: str
@@ -95,7 +102,9 @@ class Count:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with one panel per (entry, "clean" | "robust" | "p"). order: bars stand in the order of this entry's accuracies."""
+    """A picture with one panel per (entry, "clean" | "robust" | "p"). order: bars stand in the order of this
+    entry's accuracies.
+    """
 
     name: str
     kind: str
@@ -108,9 +117,11 @@ class Figure:
 class Recipe:
     """A table or figure of the paper, or one of the user's own.
 
-    source: the name or file that `load_recipe` takes. layout: entries are "columns", as in most of the paper's tables, or "rows".
-    parameters: of the method, shown in a column each ("rows" only). numbers: the tables of paper.toml in which the paper's
-    numbers are looked up. reference: an ERM run that is not shown and tells whether a mini table is valid.
+    source: the name or file that `load_recipe` takes. layout: entries are "columns", as in most of the
+    paper's tables, or "rows".
+    parameters: of the method, shown in a column each ("rows" only). numbers: the tables of paper.toml in
+    which the paper's numbers are looked up. reference: an ERM run that is not shown and tells whether a mini
+    table is valid.
     """
 
     name: str
@@ -142,7 +153,9 @@ class Recipe:
 
 
 def list_recipes() -> list[str]:
-    """The names of the recipes that come with the package: in the order of the paper's numbers, then by name."""
+    """The names of the recipes that come with the package: in the order of the paper's numbers, then
+    by name.
+    """
     order = {name: i for i, name in enumerate(paper.tables())}
     found = [path.stem for path in FOLDER.glob("*.toml")]
     return sorted(found, key=lambda name: (order.get(name, len(order)), name))
@@ -168,7 +181,9 @@ T = TypeVar("T")
 
 
 def build(kind: type[T], tree: Any, where: str, **given: Any) -> T:
-    """A dataclass from a table of a TOML file; names and types are checked. given: fields that are made already."""
+    """A dataclass from a table of a TOML file; names and types are checked. given: fields that are made
+    already.
+    """
     if not isinstance(tree, Mapping):
         raise InputError(f"{where}: expected a table, got {tree!r}")
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]

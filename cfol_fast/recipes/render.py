@@ -1,4 +1,5 @@
-"""A recipe's table as the report's Table, whose forms are Markdown, LaTeX, CSV and HTML; and its page in Markdown.
+"""A recipe's table as the report's Table, whose forms are Markdown, LaTeX, CSV and HTML; and its page in
+Markdown.
 
 Made from the recipe's JSON (table.py) alone. Each column of ours has the paper's beside it.
 """
@@ -17,8 +18,8 @@ from cfol_fast.reporting.wording import percent, points, stat_text
 DIGITS = 2
 SYMBOLS = {"eta": "η", "alpha": "α", "gamma": "γ"}
 LEGEND = (
-    "In percent, with the sample deviation over the seeds. Beside each of our columns: the paper's; the signed number is ours minus "
-    "the paper's, in points. The best of ours in each measure is bold."
+    "In percent, with the sample deviation over the seeds. Beside each of our columns: the paper's; the"
+    " signed number is ours minus the paper's, in points. The best of ours in each measure is bold."
 )
 
 
@@ -78,7 +79,10 @@ def introduction(table: Mapping[str, Any]) -> str:
     scale = "the paper's scale" if table["scale"] == "paper" else f"the {table['scale']} scale"
     text = f"{where}, at {scale}: {', '.join(table['datasets'])}, {', '.join(table['models'])}."
     if table["scale"] != "paper":
-        text += " The paper's numbers are those of its own data sets and networks; what can be compared is the ordering."
+        text += (
+            " The paper's numbers are those of its own data sets and networks; what can be compared is the"
+            " ordering."
+        )
     valid = table["valid"] or {}
     if valid.get("ok") is False:
         text += (
@@ -98,8 +102,9 @@ def orderings(table: Mapping[str, Any]) -> Table:
             ours += f" [{low}, {high}]"
         rows.append(Row([claim["text"]], [Cell(paper), Cell(ours), Cell(verdict(claim))]))
     caption = (
-        "What the paper's numbers show, and whether ours show it: paired differences over the seeds, on one fixed test set, in points "
-        "[95 % t-interval of it alone]. Descriptive: each is judged alone, not corrected for how many there are."
+        "What the paper's numbers show, and whether ours show it: paired differences over the seeds, on one"
+        " fixed test set, in points [95 % t-interval of it alone]. Descriptive: each is judged alone, not"
+        " corrected for how many there are."
     )
     return Table(
         "orderings",
@@ -139,8 +144,9 @@ def _made(table: Mapping[str, Any]) -> str:
     seeds = sorted({seed for entry in entries for seed in entry["seeds"]})
     versions = "".join(f"; {name} {version}" for name, version in table["versions"].items())
     return (
-        f"Made by `{table['command']}`: {len(table['runs'])} runs, seeds {', '.join(map(str, seeds)) or 'none'}, "
-        f"{table['seconds'] / 60:.1f} minutes of training and testing, checkpoint {table['checkpoint']}{versions}."
+        f"Made by `{table['command']}`: {len(table['runs'])} runs, seeds"
+        f" {', '.join(map(str, seeds)) or 'none'}, {table['seconds'] / 60:.1f} minutes of training and"
+        f" testing, checkpoint {table['checkpoint']}{versions}."
     )
 
 

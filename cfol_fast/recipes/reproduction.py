@@ -42,11 +42,13 @@ def reproduce(
     force: bool = False,
     quiet: bool = False,
 ) -> list[Path]:
-    """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex, .json and figures.
+    """Carries out recipes (names, or files of one's own) and returns the folder of each, with table.md, .tex,
+    .json and figures.
 
-    Runs are shared through `out`/runs; what is there already is not trained again. parallel: so many runs at a time, 0 for one
-    per GPU. checkpoints: column -> file, for recipes that compare with a model from elsewhere. force: continue interrupted runs
-    although the thread count or the instructions changed. quiet: no lines of the runs.
+    Runs are shared through `out`/runs; what is there already is not trained again. parallel: so many runs at
+    a time, 0 for one per GPU. checkpoints: column -> file, for recipes that compare with a model from
+    elsewhere. force: continue interrupted runs although the thread count or the instructions changed. quiet:
+    no lines of the runs.
     """
     chosen = [names] if isinstance(names, (str, Path)) else list(names)
     folder = Path(out).expanduser() if out is not None else default_out(scale)
@@ -84,7 +86,9 @@ def reproduce(
 
 
 def checkpoints_for(name: str | Path, given: dict[str, Path], count: int) -> dict[str, Path]:
-    """Among several recipes a checkpoint goes to those that have such a column; to a single one all go, and it may object."""
+    """Among several recipes a checkpoint goes to those that have such a column; to a single one all go, and
+    it may object.
+    """
     if count == 1:
         return given
     takers = {entry.name for entry in load_recipe(name).entries if entry.pretrained}
@@ -114,7 +118,10 @@ class Loader:
 
 
 def check(item: Plan, out: Path, load: Loader) -> None:
-    """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages. Writes nothing."""
+    """Everything that could stop the recipe half-way is tried here: data, models, checkpoints, packages.
+
+    Writes nothing.
+    """
     for job in item.jobs():
         if job.finished(out):
             continue

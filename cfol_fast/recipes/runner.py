@@ -1,4 +1,6 @@
-"""Carrying out runs: one after another in this process, or several at a time in processes of their own, one per GPU."""
+"""Carrying out runs: one after another in this process, or several at a time in processes of their own, one
+per GPU.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ WORKER = "import sys; from cfol_fast.recipes import runner; sys.exit(runner.main
 
 
 def workers(parallel: int | None, device: str = "auto") -> list[dict[str, str]]:
-    """The environment of each worker process; empty for "in this process". `parallel` 0: as many as there are GPUs or else cores."""
+    """The environment of each worker process; empty for "in this process".
+
+    `parallel` 0: as many as there are GPUs or else cores.
+    """
     if parallel is None:
         return []
     if parallel < 0:
@@ -60,7 +65,9 @@ def run_all(
     quiet: bool,
     offsets: bool = False,
 ) -> None:
-    """Trains every job that has no result yet; a run that was interrupted continues. offsets: and fits class offsets on each."""
+    """Trains every job that has no result yet; a run that was interrupted continues. offsets: and fits class
+    offsets on each.
+    """
     todo = [job for job in jobs if not _done(job.folder(out), offsets)]
     if not todo:
         return
@@ -94,7 +101,10 @@ def _carry_out(config: TrainConfig, force: bool, quiet: bool, offsets: bool) -> 
 def _in_processes(
     todo: list[Job], out: Path, free: list[dict[str, str]], force: bool, offsets: bool = False
 ) -> None:
-    """Each worker takes the next run as soon as it is free. A failed run stops new ones; those under way are finished."""
+    """Each worker takes the next run as soon as it is free.
+
+    A failed run stops new ones; those under way are finished.
+    """
     running: list[tuple[subprocess.Popen[bytes], Job, dict[str, str]]] = []
     failed: list[str] = []
     waiting = list(todo)
@@ -143,7 +153,11 @@ def _in_processes(
 def _start(
     job: Job, place: dict[str, str], log: Path, force: bool, offsets: bool = False
 ) -> subprocess.Popen[bytes]:
-    """A worker. It gets its order through a pipe that stays open: when this process dies, however it dies, the worker notices."""
+    """A worker.
+
+    It gets its order through a pipe that stays open: when this process dies, however it dies, the worker
+    notices.
+    """
     with log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", WORKER],

@@ -1,6 +1,8 @@
-"""The table of a recipe as data: our numbers from the runs' JSON, the paper's beside them, differences, seeds, orderings.
+"""The table of a recipe as data: our numbers from the runs' JSON, the paper's beside them, differences,
+seeds, orderings.
 
-Everything that is shown later (Markdown, LaTeX, the page, results/README.md) is rendered from this dictionary alone.
+Everything that is shown later (Markdown, LaTeX, the page, results/README.md) is rendered from this dictionary
+alone.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def read_result(job: Job, out: Path) -> dict[str, Any]:
     # A copied folder under another seed's name would count as that seed.
     if result.get("seed", job.config.seed) != job.config.seed:
         raise InputError(
-            f"{job.folder(out)} holds a run of seed {result['seed']}, not {job.config.seed}: delete it, and it is trained"
+            f"{job.folder(out)} holds a run of seed {result['seed']}, not {job.config.seed}: delete it, and"
+            " it is trained"
         )
     return result
 
@@ -88,7 +91,9 @@ def _check_there(path: Path) -> None:
 
 
 def measurements(recipe: Recipe, cell: Cell, out: Path) -> list[dict[str, Any]]:
-    """{"clean": R, "robust": R} of each seed of a cell, for the checkpoint and the attack that the recipe is about."""
+    """{"clean": R, "robust": R} of each seed of a cell, for the checkpoint and the attack that the recipe is
+    about.
+    """
     if cell.checkpoint is not None:
         return [_read(cell.pretrained_file(out))]
     if cell.attack is not None:
@@ -137,7 +142,10 @@ def _entry(recipe: Recipe, cell: Cell, out: Path) -> dict[str, Any]:
 
 
 def _statistic(measured: Mapping[str, Any], metric: str) -> float:
-    """A metric of a recipe, such as "robust.average". The paper's average is over the classes: see docs/differences.md."""
+    """A metric of a recipe, such as "robust.average".
+
+    The paper's average is over the classes: see docs/differences.md.
+    """
     kind, _, statistic = metric.partition(".")
     found = measured[kind]
     if statistic == "average" and found.get("class_average") is not None:
@@ -181,9 +189,11 @@ def metric_title(metric: str) -> str:
 
 
 def judge(claims: Sequence[Claim], blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One verdict per claim and block: is the ordering that the paper's table shows shown by ours, over the seeds of both?
+    """One verdict per claim and block: is the ordering that the paper's table shows shown by ours, over the
+    seeds of both?
 
-    None of them was declared beforehand, so each stands for itself, with its own 95 % interval. One seed shows nothing.
+    None of them was declared beforehand, so each stands for itself, with its own 95 % interval. One seed
+    shows nothing.
     """
     return [judged for claim in claims for judged in _judge(claim, blocks)]
 
@@ -201,8 +211,10 @@ def _judge(claim: Claim, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "key": claim.key if len(blocks) == 1 else f"{block['name']}: {claim.key}",
-                "text": f"{_label(better)} above {_label(than)}, {metric_title(claim.metric)}"
-                + (f" ({block['title']})" if len(blocks) > 1 else ""),
+                "text": (
+                    f"{_label(better)} above {_label(than)}, {metric_title(claim.metric)}"
+                    + (f" ({block['title']})" if len(blocks) > 1 else "")
+                ),
                 "metric": claim.metric,
                 "compared": [[entry["runs"], entry["attack"]] for entry in (better, than)],
                 "paper": round(a["paper"] - b["paper"], 6) if known else None,
@@ -256,7 +268,9 @@ def _count(count: Count, block: dict[str, Any], recipe: str) -> dict[str, Any]:
 
 
 def _valid(plan: Plan, out: Path) -> dict[str, Any] | None:
-    """A mini table says something only where adversarial training worked at all: the baseline well above chance."""
+    """A mini table says something only where adversarial training worked at all: the baseline well above
+    chance.
+    """
     if plan.scale != "mini":
         return None
     results = [read_result(job, out) for job in plan.jobs() if METHODS[job.config.method].baseline]
@@ -283,7 +297,8 @@ def _footnotes(plan: Plan, blocks: list[dict[str, Any]]) -> list[str]:
             and all(item == attacks[0] for item in attacks)
         ):
             notes.append(
-                "At the mini scale all blocks are the same runs on the same images, beside the paper's several data sets."
+                "At the mini scale all blocks are the same runs on the same images, beside the paper's"
+                " several data sets."
             )
     notes += [
         f"{entry['title']}: {entry['absent']}."

@@ -1,7 +1,7 @@
 """What a chart shows, without how it is drawn: a new kind of chart begins here.
 
-The page and the picture files are both drawn from these descriptions by svg.py. All values are shares from 0 to 1; colours are
-names of theme.SERIES, None for the muted ink.
+The page and the picture files are both drawn from these descriptions by svg.py. All values are shares from 0
+to 1; colours are names of theme.SERIES, None for the muted ink.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ Colour = str | None
 
 @dataclass(frozen=True)
 class Rule:
-    """A line across a chart: kind "average" (black), "worst" (red) as in the paper's plots, or "reference" (dashed)."""
+    """A line across a chart: kind "average" (black), "worst" (red) as in the paper's plots, or "reference"
+    (dashed).
+    """
 
     value: float
     label: str
@@ -24,7 +26,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Series:
-    """One value per category, as bars or dots; None where there is none. `low` and `high` are the ends of its error bar.
+    """One value per category, as bars or dots; None where there is none.
+
+    `low` and `high` are the ends of its error bar.
 
     pale: drawn wide and pale behind the others, as the clean accuracy is behind the robust one.
     """
@@ -39,9 +43,11 @@ class Series:
 
 @dataclass(frozen=True)
 class BarChart:
-    """marked: the categories with a tinted ground (the 20 % tail). columns: thin upright bars without names, for many categories.
-    numbers: write the value at the end of each bar. changes: differences by category, written at the right edge. digits: decimals
-    of percentages. limit: the end of the scale, chosen from the values where it is None.
+    """marked: the categories with a tinted ground (the 20 % tail). columns: thin upright bars without names,
+    for many categories.
+    numbers: write the value at the end of each bar. changes: differences by category, written at the right
+    edge. digits: decimals of percentages. limit: the end of the scale, chosen from the values where it is
+    None.
     """
 
     title: str
@@ -62,7 +68,9 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Line:
-    """colour None: one of many lines, in the muted ink. label: written at the line's end. low, high: a band around it."""
+    """colour None: one of many lines, in the muted ink. label: written at the line's end. low, high: a band
+    around it.
+    """
 
     name: str
     colour: Colour
@@ -100,7 +108,9 @@ class LineChart:
 
 @dataclass(frozen=True)
 class DotChart:
-    """One row per measure, one dot per group, joined by a thin line: how far apart the groups are in each measure."""
+    """One row per measure, one dot per group, joined by a thin line: how far apart the groups are in each
+    measure.
+    """
 
     title: str
     rows: list[str]
@@ -137,7 +147,9 @@ class Point:
 
 @dataclass(frozen=True)
 class ScatterChart:
-    """Two measures against each other, a cross of intervals around each point; names stand in the margin, with a thin line."""
+    """Two measures against each other, a cross of intervals around each point; names stand in the margin,
+    with a thin line.
+    """
 
     title: str
     points: list[Point]
@@ -176,7 +188,9 @@ def on_one_scale(charts: Sequence[BarChart] | Sequence[LineChart]) -> list[Chart
 
 
 def round_up(value: float) -> float:
-    """The next end of a scale at or above `value` (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten), at most 1 for shares."""
+    """The next end of a scale at or above `value` (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten),
+    at most 1 for shares.
+    """
     power = 10.0 ** math.floor(math.log10(value))
     for factor in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10):
         if factor * power >= value * (1 - 1e-9):
@@ -200,10 +214,12 @@ def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions as near to the wanted ones as can be (least squares), at least `gap` apart, within [low, high] if they fit."""
+    """Positions as near to the wanted ones as can be (least squares), at least `gap` apart, within [low,
+    high] if they fit.
+    """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    # With i * gap taken off, "at least gap apart" means "not falling": neighbours that fall are pooled at their mean.
-    # A pool is [sum, count].
+    # With i * gap taken off, "at least gap apart" means "not falling": neighbours that fall are pooled at
+    # their mean. A pool is [sum, count].
     pools: list[list[float]] = []
     for rank, i in enumerate(order):
         pools.append([wanted[i] - rank * gap, 1])

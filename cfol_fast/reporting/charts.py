@@ -1,4 +1,5 @@
-"""Which charts a comparison has, as descriptions (chart.py) filled from the groups' final results: a new chart goes here.
+"""Which charts a comparison has, as descriptions (chart.py) filled from the groups' final results: a new
+chart goes here.
 
 What is drawn over the epochs stands in training_charts.py, over the radius of the attack in radius_charts.py.
 """
@@ -104,8 +105,8 @@ def measures(comparison: Comparison) -> Figure | None:
     return Figure(
         "measures",
         "Average, tail and worst class",
-        "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean over the "
-        f"{comparison.tail_size} worst of {len(comparison.classes)} classes. "
+        "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean"
+        f" over the {comparison.tail_size} worst of {len(comparison.classes)} classes. "
         + _whiskers(comparison, SELECTED),
         [DotChart("", names, dots)],
         _legend(groups),
@@ -141,8 +142,9 @@ def class_bars(comparison: Comparison) -> Figure | None:
     return Figure(
         "classes",
         "Accuracy by class",
-        "Robust accuracy (solid) before clean accuracy (pale), in percent. The black line is the average and the red one the worst "
-        f"class, both robust; the tinted classes are the 20 % tail. {ordered}{_whiskers(comparison)}",
+        "Robust accuracy (solid) before clean accuracy (pale), in percent. The black line is the average and"
+        " the red one the worst class, both robust; the tinted classes are the 20 % tail."
+        f" {ordered}{_whiskers(comparison)}",
         charts,
         [("robust", None, False), ("clean", None, True)],
         pair=not many and len(charts) > 1,
@@ -220,14 +222,17 @@ def distribution(comparison: Comparison) -> Figure | None:
     return Figure(
         "distribution",
         "The learned class distribution",
-        "Probability p of drawing a class at the end of training, in percent. The tinted classes are the group's own 20 % tail under attack.",
+        "Probability p of drawing a class at the end of training, in percent. The tinted classes are the"
+        " group's own 20 % tail under attack.",
         on_one_scale(charts),
         pair=not many and len(charts) > 1,
     )
 
 
 def confusion(comparison: Comparison) -> Figure | None:
-    """What the attacked images of a class were taken for; of many classes, the weakest ones and their most frequent confusions."""
+    """What the attacked images of a class were taken for; of many classes, the weakest ones and their most
+    frequent confusions.
+    """
     k = len(comparison.classes)
     charts: list[Chart] = []
     for group in comparison.groups:
@@ -249,10 +254,15 @@ def confusion(comparison: Comparison) -> Figure | None:
         names = comparison.classes
         charts.append(
             Matrix(
-                group.heading, [names[r] for r in rows], [names[c] for c in columns],
-                [[shares[r][c] for c in columns] for r in rows], [columns.index(r) for r in rows], group.colour, group.note,
+                group.heading,
+                [names[r] for r in rows],
+                [names[c] for c in columns],
+                [[shares[r][c] for c in columns] for r in rows],
+                [columns.index(r) for r in rows],
+                group.colour,
+                group.note,
             )
-        )  # fmt: skip
+        )
     if not charts:
         return None
     selected = (
@@ -263,8 +273,8 @@ def confusion(comparison: Comparison) -> Figure | None:
     return Figure(
         "confusion",
         "Confusions under attack",
-        "Share of each class's attacked test images (rows) by what the model takes them for (columns), in percent. "
-        f"On the diagonal it is right; red is wrong.{selected}",
+        "Share of each class's attacked test images (rows) by what the model takes them for (columns), in"
+        f" percent. On the diagonal it is right; red is wrong.{selected}",
         charts,
         pair=len(charts) > 1,
     )

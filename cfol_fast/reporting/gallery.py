@@ -1,4 +1,6 @@
-"""The gallery of the worst class: clean image, perturbation made visible, adversarial image, and what the model took it for."""
+"""The gallery of the worst class: clean image, perturbation made visible, adversarial image, and what the
+model took it for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from cfol_fast.runs.records import Run
 
 @dataclass(frozen=True)
 class Example:
-    """pictures: clean, perturbation and adversarial, as data: addresses. gain: what the perturbation was multiplied with."""
+    """pictures: clean, perturbation and adversarial, as data: addresses. gain: what the perturbation was
+    multiplied with.
+    """
 
     index: int
     pictures: tuple[str, str, str]
@@ -62,7 +66,9 @@ def load(run: Run) -> Gallery | None:
 
 
 def perturbation(clean: bytes, attacked: bytes) -> tuple[bytes, float]:
-    """The difference on a grey ground, stretched so that its largest value is black or white; and the stretch."""
+    """The difference on a grey ground, stretched so that its largest value is black or white; and the
+    stretch.
+    """
     differences = [b - a for a, b in zip(clean, attacked, strict=True)]
     largest = max((abs(value) for value in differences), default=0)
     gain = 127 / largest if largest else 1.0

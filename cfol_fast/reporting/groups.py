@@ -1,7 +1,8 @@
 """Runs that differ in their seed alone are one group, and a comparison is an ordered list of groups.
 
-A group answers with a mean and, over several seeds, the sample deviation. Its colour follows its method, so that a method looks
-the same in every chart and on every page. The first group is the baseline that differences are measured from: ERM where there is one.
+A group answers with a mean and, over several seeds, the sample deviation. Its colour follows its method, so
+that a method looks the same in every chart and on every page. The first group is the baseline that
+differences are measured from: ERM where there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ MANY = 30
 
 @dataclass(frozen=True)
 class Stat:
-    """A number over the seeds of a group; `low`/`high`: one deviation, or the 95 % interval of a single run (None: unknown)."""
+    """A number over the seeds of a group; `low`/`high`: one deviation, or the 95 % interval of a single run
+    (None: unknown).
+    """
 
     mean: float
     deviation: float | None = None
@@ -47,8 +50,9 @@ def summarise(values: Sequence[float], interval: tuple[float, float] | None = No
 class Group:
     """The runs of one configuration over seeds.
 
-    shown: (clean, robust) of each run that has accuracies. partial: what these are when no run has a test result, such as
-    "hold-out, epoch 7 of 12". copies: runs of a seed that another run of the group has, each with that run; they count nowhere.
+    shown: (clean, robust) of each run that has accuracies. partial: what these are when no run has a test
+    result, such as "hold-out, epoch 7 of 12". copies: runs of a seed that another run of the group has, each
+    with that run; they count nowhere.
     """
 
     label: str
@@ -103,7 +107,9 @@ class Group:
         return found[0].count if found else {}
 
     def unlike(self, other: Group) -> list[str]:
-        """In what the tests of the two groups differ, so that their figures cannot be compared; empty where they can."""
+        """In what the tests of the two groups differ, so that their figures cannot be compared; empty where
+        they can.
+        """
         mine, theirs = self.counted[0], other.counted[0]
         found = []
         digests = {mine.test_images, theirs.test_images}
@@ -161,11 +167,15 @@ class Comparison:
         return self.groups[0]
 
     def comparable(self, group: Group) -> bool:
-        """Whether a difference from the first tested group means something: the same attack on the same images."""
+        """Whether a difference from the first tested group means something: the same attack on the same
+        images.
+        """
         return group.tested and not group.unlike(self._first_tested)
 
     def caveats(self) -> list[str]:
-        """A sentence on each run that counts once with another, and each group that was tested in another way than the baseline."""
+        """A sentence on each run that counts once with another, and each group that was tested in another way
+        than the baseline.
+        """
         first = self._first_tested
         copied = [
             f"{copy.path} has the settings and the seed ({copy.seed}) of {run.path}: the two count as one."
@@ -194,7 +204,9 @@ class Comparison:
 
     @property
     def focus(self) -> Group | None:
-        """The group a headline is about: the candidate with the best worst class, which its test result itself selects."""
+        """The group a headline is about: the candidate with the best worst class, which its test result
+        itself selects.
+        """
         return max(self.candidates, key=lambda item: item[1].mean, default=(None,))[0]
 
     @property
@@ -202,7 +214,9 @@ class Comparison:
         return tail_size(len(self.classes))
 
     def order(self) -> list[str]:
-        """The classes as charts show them: as the data set has them up to 30, beyond that by the baseline's robust accuracy."""
+        """The classes as charts show them: as the data set has them up to 30, beyond that by the baseline's
+        robust accuracy.
+        """
         return self.classes if len(self.classes) <= MANY else self.ranked()
 
     def ranked(self) -> list[str]:
@@ -220,7 +234,10 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
-    """Group the runs of one data set. `baseline`: the method (or label) that differences are measured from."""
+    """Group the runs of one data set.
+
+    `baseline`: the method (or label) that differences are measured from.
+    """
     if not runs:
         raise InputError("there is no run to report on")
     datasets = {run.dataset for run in runs} - {"unknown"}
@@ -268,7 +285,9 @@ def _few(names: Sequence[str]) -> str:
 
 
 def is_baseline(run: Run, baseline: str | None) -> bool:
-    """Whether the run is of the method, or has the title, that `baseline` names; without a name, the table of methods says."""
+    """Whether the run is of the method, or has the title, that `baseline` names; without a name, the table of
+    methods says.
+    """
     if baseline is not None:
         return baseline in (run.method, run.title)
     return run.method in METHODS and METHODS[run.method].baseline
@@ -288,7 +307,9 @@ def _identity(run: Run) -> tuple[Any, ...]:
 
 
 def _once_for_each_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """The runs in their order, and apart from them the copies: of two runs of one seed the one with a test result stays."""
+    """The runs in their order, and apart from them the copies: of two runs of one seed the one with a test
+    result stays.
+    """
     chosen: dict[int | None, Run] = {}
     for run in [*_with_test_result(runs), *runs]:
         chosen.setdefault(run.seed, run)
@@ -297,13 +318,17 @@ def _once_for_each_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run,
 
 
 def _title(family: Sequence[Run], families: Sequence[Sequence[Run]]) -> str:
-    """The family's title; of runs that were stopped before they had one, that of another run of the method."""
+    """The family's title; of runs that were stopped before they had one, that of another run of the
+    method.
+    """
     peers = [run for other in families for run in other if run.method == family[0].method]
     return next((run.title for run in [*family, *peers] if run.tested), family[0].title)
 
 
 def _distinction(run: Run, same: Sequence[Run]) -> str:
-    """The settings that tell a run from others of its method: those that differ from what most of them have."""
+    """The settings that tell a run from others of its method: those that differ from what most of
+    them have.
+    """
     mine, others = _settings(run), [_settings(other) for other in same]
     keys = sorted({key for values in others for key in values})
     counts = {key: Counter(repr(values.get(key)) for values in others) for key in keys}
@@ -335,7 +360,8 @@ def _labels(families: Sequence[Sequence[Run]]) -> list[str]:
 def _colours(methods: Sequence[str]) -> list[str]:
     """A colour for each group: the method's own where it is free, else the next free one.
 
-    More groups than colours share them by method: a colour that came round again would join what does not belong together.
+    More groups than colours share them by method: a colour that came round again would join what does not
+    belong together.
     """
     palette = list(SERIES)
     if len(methods) > len(palette):

@@ -1,4 +1,6 @@
-"""The report as one HTML page: no script, no network, nothing outside the file but optional downloads beside it."""
+"""The report as one HTML page: no script, no network, nothing outside the file but optional downloads beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ FIRST = ("price", "checkpoints")
 
 @dataclass(frozen=True)
 class Part:
-    """The runs on one data set. prefix: keeps ids and file names apart on a page with several parts, empty otherwise."""
+    """The runs on one data set. prefix: keeps ids and file names apart on a page with several parts, empty
+    otherwise.
+    """
 
     comparison: Comparison
     tables: Sequence[Table]
@@ -56,8 +60,9 @@ def render(
     pictures: Mapping[str, str],
     finding: tuple[str, str] | None = None,
 ) -> str:
-    """The page. extra, extra_figures: shown before everything else of the first part. pictures: key of a figure -> address of its
-    picture file beside the page. finding: the first part's headline, see `write_report`."""
+    """The page. extra, extra_figures: shown before everything else of the first part. pictures: key of a
+    figure -> address of its picture file beside the page. finding: the first part's headline, see
+    `write_report`."""
     before = "".join(_table_section(table) for table in extra)
     before += "".join(_figure_section(drawn, f"extra-{drawn.key}", pictures) for drawn in extra_figures)
     articles = [
@@ -66,17 +71,20 @@ def render(
     ]
     name = title or headline(parts[0].comparison)[0]
     theme_buttons = "".join(
-        f'<label><input type="radio" name="theme" id="theme-{key}"{" checked" if key == "auto" else ""}>{text}</label>'
+        '<label><input type="radio" name="theme"'
+        f' id="theme-{key}"{" checked" if key == "auto" else ""}>{text}</label>'
         for key, text in (("auto", "Auto"), ("light", "Light"), ("dark", "Dark"))
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(name)}</title>\n<style>\n{page_css()}</style>\n</head>\n<body>\n'
+        '<link rel="icon"'
+        f' href="data:,">\n<title>{escape(name)}</title>\n<style>\n{page_css()}</style>\n</head>\n<body>\n'
         f'<header class="top"><fieldset class="theme" aria-label="Colours">{theme_buttons}</fieldset>'
         f"{f'<p class=kicker>{escape(title)}</p>' if title else ''}</header>\n"
         f"<main>\n{''.join(articles)}</main>\n"
-        "<footer>Written by cfol-fast report from the runs' own files: result.json, metrics.jsonl, config.json, gallery.json and saved "
+        "<footer>Written by cfol-fast report from the runs' own files: result.json, metrics.jsonl,"
+        " config.json, gallery.json and saved "
         "evaluations.</footer>\n</body>\n</html>\n"
     )
 
@@ -126,7 +134,8 @@ def _notices(comparison: Comparison) -> str:
                 notes.append(f"{group.label}{seed} is {run_state(run)}; {what}.")
     if any(run.holdout == "test" for group in comparison.groups for run in group.runs):
         notes.append(
-            "Checkpoints were chosen on the test set (hold-out = test), as in some of the paper's tables: such results are optimistic."
+            "Checkpoints were chosen on the test set (hold-out = test), as in some of the paper's tables:"
+            " such results are optimistic."
         )
     notes += comparison.caveats()
     return "".join(f'<p class="notice">{escape(note)}</p>' for note in notes)
@@ -154,15 +163,17 @@ def _cards(comparison: Comparison) -> str:
             change = points(after.mean - before.mean)
             delta = f'<div class="delta{tone(change)}">{change} points</div>'
         cards.append(
-            f'<div class="card"><div class="what"><span>{prose(METRICS[metric])}</span><span class="who">{escape(who)}</span></div>'
-            f'<div class="change">{numbers}<span class="unit">%</span></div>{delta}</div>'
+            f'<div class="card"><div class="what"><span>{prose(METRICS[metric])}</span><span'
+            f' class="who">{escape(who)}</span></div><div class="change">{numbers}<span'
+            f' class="unit">%</span></div>{delta}</div>'
         )
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
 
 def _table_section(table: Table) -> str:
     files = "".join(
-        f'<a download="{table.key}.{ending}" href="data:{kind};base64,{base64.b64encode(atomic.in_utf8(text)).decode()}">{name}</a>'
+        f'<a download="{table.key}.{ending}"'
+        f' href="data:{kind};base64,{base64.b64encode(atomic.in_utf8(text)).decode()}">{name}</a>'
         for ending, kind, name, text in (
             ("csv", "text/csv", "CSV", table.csv()),
             ("tex", "text/x-tex", "LaTeX", table.latex()),
@@ -171,7 +182,10 @@ def _table_section(table: Table) -> str:
     body = f'<div class="figure">{table.html()}</div><p class="files">{files}</p>'
     if table.folded:
         body = f"<details><summary>Show the table ({len(table.rows)} rows)</summary>{body}</details>"
-    return f'<section><h2>{escape(table.title)}</h2><p class="caption">{prose(table.caption)}</p>{body}</section>'
+    return (
+        f"<section><h2>{escape(table.title)}</h2><p"
+        f' class="caption">{prose(table.caption)}</p>{body}</section>'
+    )
 
 
 def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> str:
@@ -194,8 +208,9 @@ def _figure_section(figure: Figure, key: str, pictures: Mapping[str, str]) -> st
         panels += f'<div class="panel" data-chart="{key}-{number}">{title}{drawings}</div>'
     files = f'<p class="files"><a href="{escape(pictures[key])}">SVG</a></p>' if key in pictures else ""
     return (
-        f'<section id="{key}"><h2>{escape(figure.title)}</h2><p class="caption">{prose(figure.caption)}</p>'
-        f'<div class="figure">{legend}<div class="panels{" pair" if figure.pair else ""}">{panels}</div></div>{files}</section>'
+        f'<section id="{key}"><h2>{escape(figure.title)}</h2><p'
+        f' class="caption">{prose(figure.caption)}</p><div class="figure">{legend}<div'
+        f' class="panels{" pair" if figure.pair else ""}">{panels}</div></div>{files}</section>'
     )
 
 
@@ -206,16 +221,21 @@ def _gallery_section(comparison: Comparison) -> str:
         if found is None:
             continue
         items = "".join(_example(example, found.class_name) for example in found.examples)
-        name = f'<i style="background:{variable(group.colour)}"></i>{escape(group.label)}: {escape(found.class_name)}'
+        name = (
+            f'<i style="background:{variable(group.colour)}"></i>{escape(group.label)}:'
+            f" {escape(found.class_name)}"
+        )
         blocks.append(
-            f'<div class="panel"><ul class="legend"><li>{name}</li></ul><div class="gallery">{items}</div></div>'
+            f'<div class="panel"><ul class="legend"><li>{name}</li></ul><div'
+            f' class="gallery">{items}</div></div>'
         )
     if not blocks:
         return ""
     return (
-        '<section id="gallery"><h2>The worst class under attack</h2><p class="caption">For each image of the class: clean, the perturbation '
-        "stretched to be seen, and adversarial; below, what the model takes the adversarial image for and how sure it is.</p>"
-        f'<div class="figure"><div class="panels">{"".join(blocks)}</div></div></section>'
+        '<section id="gallery"><h2>The worst class under attack</h2><p class="caption">For each image of the'
+        " class: clean, the perturbation stretched to be seen, and adversarial; below, what the model takes"
+        ' the adversarial image for and how sure it is.</p><div class="figure"><div'
+        f' class="panels">{"".join(blocks)}</div></div></section>'
     )
 
 
@@ -283,4 +303,7 @@ def _versions(comparison: Comparison) -> str:
         return ""
     rows = {name: [versions] for name, versions in found.items()}
     body = _words_table("versions", "Versions", "Part", ["Version"], rows)
-    return f'<section id="versions"><h2>Versions</h2><p class="caption">What the runs were made with.</p>{body}</section>'
+    return (
+        '<section id="versions"><h2>Versions</h2><p class="caption">What the runs were made'
+        f" with.</p>{body}</section>"
+    )

@@ -1,4 +1,5 @@
-"""A figure as one file to paste: the page's own drawings under a heading and a legend, in the light colours, as SVG or PNG.
+"""A figure as one file to paste: the page's own drawings under a heading and a legend, in the light colours,
+as SVG or PNG.
 
 resvg makes the PNG. It renders text only in fonts that it is given, so one is shipped in fonts/.
 """
@@ -15,12 +16,14 @@ from cfol_fast.reporting import svg
 from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.theme import chart_css, in_light_colours
 
-# In px: the width of a chart that stands alone, of one of a pair, between the two, and the margin around everything.
+# In px: the width of a chart that stands alone, of one of a pair, between the two, and the margin around
+# everything.
 WIDE, PAIR, GAP, MARGIN = 1010.0, 478.0, 54.0, 24.0
 ZOOM = 2
 FONTS = Path(__file__).with_name("fonts")
 FONT = "DejaVu Sans Condensed"
-# Characters from here on (Chinese, say) are not in the shipped font: those of the system are looked through for them.
+# Characters from here on (Chinese, say) are not in the shipped font: those of the system are looked through
+# for them.
 BEYOND_FONT = 0x2270
 FAMILIES = f"Inter,'Helvetica Neue','Segoe UI',Roboto,'Noto Sans','Liberation Sans','{FONT}',Arial,sans-serif"
 
@@ -36,7 +39,9 @@ def write(figure: Figure, path: Path, heading: str = "", note: str = "") -> Path
 
 
 def drawing(figure: Figure, heading: str = "", note: str = "") -> str:
-    """The SVG file; `heading` stands above the charts (the figure's title when empty), `note` small below it."""
+    """The SVG file; `heading` stands above the charts (the figure's title when empty), `note` small
+    below it.
+    """
     sheet = svg.Canvas(WIDE)
     y = _paragraph(sheet, heading or figure.title, 22, "heading", 0)
     y = _paragraph(sheet, note, svg.TEXT, "muted", y + 4) if note else y
@@ -54,11 +59,13 @@ def drawing(figure: Figure, heading: str = "", note: str = "") -> str:
         y += titled + max(canvas.height for _, canvas in drawn) + 16
     width, height = WIDE + 2 * MARGIN, y + 2 * MARGIN - 16
     return in_light_colours(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:.0f}" viewBox="0 0 {width:g} {height:.0f}" '
-        f'font-family="{FAMILIES}"><title>{escape(figure.title)}</title><style>{chart_css()}'
-        ".chart text.heading{font-size:22px;font-weight:600}.chart text.title{font-size:15px;font-weight:600}</style>"
-        f'<rect width="100%" height="100%" fill="var(--card)"/>'
-        f'<g class="chart" transform="translate({MARGIN:g} {MARGIN:g})">{"".join(sheet.parts)}</g></svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:.0f}" viewBox="0 0'
+        f' {width:g} {height:.0f}"'
+        f' font-family="{FAMILIES}"><title>{escape(figure.title)}</title><style>{chart_css()}.chart'
+        " text.heading{font-size:22px;font-weight:600}.chart"
+        ' text.title{font-size:15px;font-weight:600}</style><rect width="100%" height="100%"'
+        f' fill="var(--card)"/><g class="chart" transform="translate({MARGIN:g}'
+        f' {MARGIN:g})">{"".join(sheet.parts)}</g></svg>\n'
     )
 
 

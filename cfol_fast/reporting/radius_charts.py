@@ -1,4 +1,6 @@
-"""Accuracy over the radius of the attack, from the curves that `cfol-fast eval RUN --eps 0,4/255,8/255 --json FILE` saved."""
+"""Accuracy over the radius of the attack, from the curves that `cfol-fast eval RUN --eps 0,4/255,8/255 --json
+FILE` saved.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ def radius_lines(comparison: Comparison) -> Figure | None:
     return Figure(
         "radius",
         "Accuracy over the radius",
-        "Robust accuracy of the classes in percent, against the radius of the attack; the lowest at the largest radius in colour. "
-        "A radius of 0 is no attack.",
+        "Robust accuracy of the classes in percent, against the radius of the attack; the lowest at the"
+        " largest radius in colour. A radius of 0 is no attack.",
         charts,
         pair=len(charts) > 1,
     )

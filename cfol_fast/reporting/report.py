@@ -1,4 +1,6 @@
-"""Writing a report: the page, and in a folder of its name every chart as SVG and every table as CSV and LaTeX."""
+"""Writing a report: the page, and in a folder of its name every chart as SVG and every table as CSV and
+LaTeX.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from cfol_fast.runs.records import find_runs, load_run
 def read_comparisons(
     runs: Sequence[Path | str], separately: bool = False, baseline: str | None = None
 ) -> list[Comparison]:
-    """The comparisons that `runs` (run folders, folders of runs, evaluation files) make: one, or one per data set when `separately`."""
+    """The comparisons that `runs` (run folders, folders of runs, evaluation files) make: one, or one per data
+    set when `separately`.
+    """
     loaded = [load_run(path) for path in find_runs([Path(path) for path in runs])]
     if not separately:
         return [compare(loaded, baseline)]
@@ -50,10 +54,11 @@ def write_report(
 ) -> Path:
     """Write the page of `runs` to `out` and return its path.
 
-    separate: runs on different data sets one after another instead of an error. baseline: the method differences are measured from
-    (ERM by default, else the first run). extra, extra_figures: shown first (a recipe's, beside the paper's numbers).
-    finding: the headline and the sentences under it, in the place of what the test results say. pictures: also write every chart as
-    SVG beside the page.
+    separate: runs on different data sets one after another instead of an error. baseline: the method
+    differences are measured from (ERM by default, else the first run). extra, extra_figures: shown first (a
+    recipe's, beside the paper's numbers).
+    finding: the headline and the sentences under it, in the place of what the test results say. pictures:
+    also write every chart as SVG beside the page.
     """
     out = Path(out)
     if out.is_dir():
@@ -89,11 +94,14 @@ def write_report(
 
 
 def picture(runs: Sequence[Path | str], path: Path | str, baseline: str | None = None) -> Path:
-    """One picture that says it all: the bars of every class for each method, under the finding. For a README or a slide:
-    a PNG, or an SVG where the path ends in .svg."""
+    """One picture that says it all: the bars of every class for each method, under the finding. For a README
+    or a slide: a PNG, or an SVG where the path ends in .svg."""
     comparison = read_comparisons(runs, baseline=baseline)[0]
     figure = charts.class_bars(comparison)
     if figure is None:
         raise InputError(f"none of the runs has an accuracy to draw yet: {', '.join(map(str, runs))}")
-    note = f"Accuracy by class in percent, with the average and the worst class under attack. {setting_phrase(comparison)}"
+    note = (
+        "Accuracy by class in percent, with the average and the worst class under attack."
+        f" {setting_phrase(comparison)}"
+    )
     return picture_files.write(figure, Path(path), headline(comparison)[0], note)

@@ -1,7 +1,8 @@
-"""Charts as SVG: classes for the style sheet (chart.css) instead of colours, so that light and dark are one drawing.
+"""Charts as SVG: classes for the style sheet (chart.css) instead of colours, so that light and dark are one
+drawing.
 
-A chart is drawn for a width, not scaled to it: the page holds a wide and a narrow drawing and shows the one that fits, with
-text of the same size in both. Hovering names the exact value (a `title` in each mark).
+A chart is drawn for a width, not scaled to it: the page holds a wide and a narrow drawing and shows the one
+that fits, with text of the same size in both. Hovering names the exact value (a `title` in each mark).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from cfol_fast.reporting.chart import (
 from cfol_fast.reporting.theme import ink_on, variable
 from cfol_fast.reporting.wording import percent, points
 
-# Text sizes in px, as in chart.css, and the mean width of a character in units of them; wide fonts need 0.6, most less.
+# Text sizes in px, as in chart.css, and the mean width of a character in units of them; wide fonts need 0.6,
+# most less.
 TEXT, SMALL, CHARACTER = 12.5, 11.5, 0.57
 
 # From a value to a coordinate.
@@ -60,7 +62,9 @@ def shorten(text: str, room: float, size: float = TEXT) -> str:
 
 
 class Canvas:
-    """Collects SVG elements; coordinates are rounded to a tenth, which no eye sees and which halves the file."""
+    """Collects SVG elements; coordinates are rounded to a tenth, which no eye sees and which halves
+    the file.
+    """
 
     def __init__(self, width: float) -> None:
         self.width = width
@@ -69,7 +73,9 @@ class Canvas:
 
     @contextmanager
     def group(self, colour: Colour = None, kind: str = "", title: str = "") -> Iterator[None]:
-        """Elements that belong to one series: they take its colour, and hovering over them shows the title."""
+        """Elements that belong to one series: they take its colour, and hovering over them shows the
+        title.
+        """
         self.parts.append(f'<g{_class(kind)} style="color:{variable(colour)}">{_title(title)}')
         yield
         self.parts.append("</g>")
@@ -102,7 +108,10 @@ class Canvas:
     def svg(self, kind: str, label: str) -> str:
         """The drawing as an element of a page."""
         box = f"0 0 {self.width:g} {self.height:.0f}"
-        return f'<svg class="chart {kind}" viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(self.parts)}</svg>'
+        return (
+            f'<svg class="chart {kind}" viewBox="{box}" role="img"'
+            f' aria-label="{escape(label)}">{"".join(self.parts)}</svg>'
+        )
 
 
 def _class(kind: str) -> str:
@@ -140,7 +149,9 @@ def _axis_of_shares(
 def _rules_above(
     canvas: Canvas, chart: BarChart, places: Sequence[float], left: float, right: float
 ) -> float:
-    """The labels of upright rules, one row each so that close rules keep readable labels; returns the height they take."""
+    """The labels of upright rules, one row each so that close rules keep readable labels; returns the height
+    they take.
+    """
     y = 0.0
     for rule, x in zip(chart.rules, places, strict=True):
         y += 15

@@ -1,4 +1,7 @@
-"""A table as data, and its five forms: HTML, Markdown, CSV, LaTeX and plain text. Every table of the package is one of these."""
+"""A table as data, and its five forms: HTML, Markdown, CSV, LaTeX and plain text.
+
+Every table of the package is one of these.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from cfol_fast.runs.csv_text import csv_text
 
 @dataclass(frozen=True)
 class Cell:
-    """What is read (`text`), and the number behind it for CSV; `difference` from the baseline is a share too."""
+    """What is read (`text`), and the number behind it for CSV; `difference` from the baseline is a
+    share too.
+    """
 
     text: str
     value: float | None = None
@@ -24,7 +29,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """stubs: the words before the numbers; an empty one repeats the one above it. first: opens a block of rows."""
+    """stubs: the words before the numbers; an empty one repeats the one above it. first: opens a block of
+    rows.
+    """
 
     stubs: list[str]
     cells: list[Cell]
@@ -34,7 +41,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """stubs, columns: the headings. colours: of the columns. folded: shown on demand only. words: cells are text, not numbers.
+    """stubs, columns: the headings. colours: of the columns. folded: shown on demand only. words: cells are
+    text, not numbers.
     digits: decimals of the differences."""
 
     key: str
@@ -87,7 +95,8 @@ class Table:
             cells += "".join(self._html_cell(cell) for cell in row.cells)
             body.append(f"<tr{' class=first' if row.first else ''}>{cells}</tr>")
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}"><table id="table-{self.key}"><caption>{escape(self.title)}</caption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}"><table'
+            f' id="table-{self.key}"><caption>{escape(self.title)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         )
 
@@ -110,7 +119,9 @@ class Table:
         )
 
     def csv(self) -> str:
-        """Comma-separated; accuracies from 0 to 1 in full precision, deviations and differences in columns of their own."""
+        """Comma-separated; accuracies from 0 to 1 in full precision, deviations and differences in columns of
+        their own.
+        """
         columns = [[row.cells[place] for row in self.rows] for place in range(len(self.columns))]
         deviated = [any(cell.deviation is not None for cell in column) for column in columns]
         compared = [any(cell.difference is not None for cell in column) for column in columns]
@@ -127,13 +138,20 @@ class Table:
         return csv_text(lines)
 
     def latex(self) -> str:
-        r"""A booktabs table in the form of the paper's, numbers in percent, the best bold; needs \usepackage{booktabs}."""
+        r"""A booktabs table in the form of the paper's, numbers in percent, the best bold; needs
+        \usepackage{booktabs}.
+        """
         kinds = "l" * len(self.stubs) + ("l" if self.words else "r") * len(self.columns)
         lines = [
-            r"\begin{table}[t]", r"\centering", rf"\caption{{{latex_text(f'{self.title}. {self.caption}')}}}",
-            rf"\label{{tab:{self.key}}}", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule",
-            _latex_row(latex_text(name) for name in [*self.stubs, *self.columns]), r"\midrule",
-        ]  # fmt: skip
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{latex_text(f'{self.title}. {self.caption}')}}}",
+            rf"\label{{tab:{self.key}}}",
+            rf"\begin{{tabular}}{{{kinds}}}",
+            r"\toprule",
+            _latex_row(latex_text(name) for name in [*self.stubs, *self.columns]),
+            r"\midrule",
+        ]
         for number, row in enumerate(self.rows):
             if row.first and number:
                 lines.append(r"\midrule")
@@ -180,11 +198,34 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "\u202f": r"\,", "·": r"$\cdot$",
-    "→": r"$\rightarrow$", "<": "$<$", ">": "$>$", "≤": r"$\leq$", "√": r"$\sqrt{}$", "‖": r"$\|$", "∞": r"$_\infty$",
-    "α": r"$\alpha$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$", "η": r"$\eta$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "\u202f": r"\,",
+    "·": r"$\cdot$",
+    "→": r"$\rightarrow$",
+    "<": "$<$",
+    ">": "$>$",
+    "≤": r"$\leq$",
+    "√": r"$\sqrt{}$",
+    "‖": r"$\|$",
+    "∞": r"$_\infty$",
+    "α": r"$\alpha$",
+    "γ": r"$\gamma$",
+    "δ": r"$\delta$",
+    "ε": r"$\epsilon$",
+    "η": r"$\eta$",
+}
 
 
 def latex_text(text: str) -> str:

@@ -32,7 +32,9 @@ def build(comparison: Comparison) -> list[Table]:
 
 
 def _cells(stats: Sequence[Stat | None], reference: Stat | None) -> list[Cell]:
-    """The cells of a row: the best is marked when there is a choice; all but the first have their difference from `reference`."""
+    """The cells of a row: the best is marked when there is a choice; all but the first have their difference
+    from `reference`.
+    """
     means = [stat.mean for stat in stats if stat is not None]
     best = max(means) if len(means) > 1 else None
     cells = []
@@ -48,8 +50,8 @@ def _cells(stats: Sequence[Stat | None], reference: Stat | None) -> list[Cell]:
 def comparison_table(comparison: Comparison) -> Table:
     """The paper's table: average, 20 % tail and worst class, clean and robust, a column per group."""
     rows: list[Row] = []
-    # What an unfinished run reached on its hold-out is shown, but neither compared with test results nor called best; nor is
-    # what was measured with another attack or on other images.
+    # What an unfinished run reached on its hold-out is shown, but neither compared with test results nor
+    # called best; nor is what was measured with another attack or on other images.
     tested = [group for group in comparison.groups if group.tested]
     alike = [group for group in comparison.groups if comparison.comparable(group)]
     for split, split_name in SPLITS.items():
@@ -78,9 +80,14 @@ def comparison_table(comparison: Comparison) -> Table:
         f"{group.label} is unfinished ({group.partial})" for group in comparison.groups if group.partial
     ]
     return Table(
-        "comparison", "Comparison", " ".join([". ".join([caption, *unfinished]) + ".", *comparison.caveats()]), ["", ""], [_head(group) for group in comparison.groups], rows,
+        "comparison",
+        "Comparison",
+        " ".join([". ".join([caption, *unfinished]) + ".", *comparison.caveats()]),
+        ["", ""],
+        [_head(group) for group in comparison.groups],
+        rows,
         [group.colour for group in comparison.groups],
-    )  # fmt: skip
+    )
 
 
 # So many methods are columns on a phone.
@@ -116,7 +123,9 @@ def price_cells(found: Mapping[str, Any]) -> list[Cell]:
 
 
 def _mcnemar(base: Group, group: Group) -> float | None:
-    """Of the two averages under attack, for one run against one on the same images; None where that is not known."""
+    """Of the two averages under attack, for one run against one on the same images; None where that is not
+    known.
+    """
     if len(base.counted) != 1 or len(group.counted) != 1:
         return None
     found = [right_images(one.counted[0].path) for one in (base, group)]
@@ -126,7 +135,9 @@ def _mcnemar(base: Group, group: Group) -> float | None:
 
 
 def price(comparison: Comparison) -> Table | None:
-    """What each group pays against the baseline under attack: the class that loses most, how many lose, precision beside recall."""
+    """What each group pays against the baseline under attack: the class that loses most, how many lose,
+    precision beside recall.
+    """
     base = comparison.baseline
     rows = [
         Row(
@@ -144,8 +155,8 @@ def price(comparison: Comparison) -> Table | None:
     if any(chances.get(row.stubs[0]) is not None for row in rows):
         columns = [*PRICE_COLUMNS, "p of the average"]
         note = (
-            " p: how likely the averages differ by so many of the same images if both models are equally good (McNemar's exact test); of other "
-            "seeds it says nothing."
+            " p: how likely the averages differ by so many of the same images if both models are equally good"
+            " (McNemar's exact test); of other seeds it says nothing."
         )
         for row in rows:
             chance = chances[row.stubs[0]]
@@ -153,9 +164,10 @@ def price(comparison: Comparison) -> Table | None:
     table = Table(
         "price",
         "The price",
-        f"Under attack, against {base.label}, means over the seeds: the average in points, the class that loses most, and for the class that "
-        f"{base.label} is weakest in, how many of its images are recognised (recall), how many of the images taken for it are of it "
-        f"(precision), both in percent, and how many images of other classes are taken for it (false alarms).{note}",
+        f"Under attack, against {base.label}, means over the seeds: the average in points, the class that"
+        f" loses most, and for the class that {base.label} is weakest in, how many of its images are"
+        " recognised (recall), how many of the images taken for it are of it (precision), both in percent,"
+        f" and how many images of other classes are taken for it (false alarms).{note}",
         ["Method"],
         columns,
         rows,
@@ -193,10 +205,16 @@ def classes(comparison: Comparison) -> Table | None:
     titles = [f"{SPLITS[split].lower()} {group.label}" for split, group in columns]
     titles += [f"robust precision {group.label}" for group in precise]
     return Table(
-        "classes", "All classes", "Accuracy by class in percent, the weakest first; differences from the baseline in points. Precision: of the attacked "
-        "images that are taken for the class, those that are of it.", ["Class"],
-        titles, rows, [*(group.colour for _, group in columns), *(group.colour for group in precise)], folded=True,
-    )  # fmt: skip
+        "classes",
+        "All classes",
+        "Accuracy by class in percent, the weakest first; differences from the baseline in points. Precision:"
+        " of the attacked images that are taken for the class, those that are of it.",
+        ["Class"],
+        titles,
+        rows,
+        [*(group.colour for _, group in columns), *(group.colour for group in precise)],
+        folded=True,
+    )
 
 
 def _blocks(
@@ -229,7 +247,9 @@ def _blocks(
 
 
 def early_stopping(comparison: Comparison) -> Table | None:
-    """The robust test accuracies of the kept checkpoints: both early-stopping rules and the last epoch, of the weights and their average."""
+    """The robust test accuracies of the kept checkpoints: both early-stopping rules and the last epoch, of
+    the weights and their average.
+    """
     titles = {"Best average": "best-average", "Best worst class": "best-worst", "Last epoch": "last"}
     titles |= {f"Averaged weights: {title.lower()}": f"{EMA}{name}" for title, name in titles.items()}
     groups = [group for group in comparison.groups if any(run.checkpoints for run in group.runs)]
@@ -246,8 +266,8 @@ def early_stopping(comparison: Comparison) -> Table | None:
     return Table(
         "checkpoints",
         "Which checkpoint",
-        "Robust test accuracy in percent of the checkpoints kept by the two early-stopping rules, and of the last epoch; "
-        "differences from the first column in points.",
+        "Robust test accuracy in percent of the checkpoints kept by the two early-stopping rules, and of the"
+        " last epoch; differences from the first column in points.",
         ["Kept by", ""],
         [_head(group) for group in groups],
         _blocks(comparison, groups, names, found),
@@ -256,14 +276,17 @@ def early_stopping(comparison: Comparison) -> Table | None:
 
 
 def evaluations(comparison: Comparison) -> Table | None:
-    """Results of `cfol-fast eval --json` found in the run folders, a block per attack and number of test images."""
+    """Results of `cfol-fast eval --json` found in the run folders, a block per attack and number of test
+    images.
+    """
     runs = [run for group in comparison.groups for run in group.runs]
     every = [evaluation for run in runs for evaluation in run.evaluations]
     times = [Counter(attack_phrase(evaluation.attack) for evaluation in run.evaluations) for run in runs]
     repeated = {attack for counter in times for attack, count in counter.items() if count > 1}
 
     def name(evaluation: SavedEvaluation) -> str:
-        # One run evaluated twice with one attack (two checkpoints, say) is not two seeds: its files tell them apart.
+        # One run evaluated twice with one attack (two checkpoints, say) is not two seeds: its files tell them
+        # apart.
         attack = attack_phrase(evaluation.attack)
         named_alike = [other for other in every if attack_phrase(other.attack) == attack]
         if attack in repeated or not all(
@@ -283,7 +306,8 @@ def evaluations(comparison: Comparison) -> Table | None:
     return Table(
         "evaluations",
         "Other attacks",
-        "Accuracy in percent in the evaluations saved beside the runs; differences from the first column in points.",
+        "Accuracy in percent in the evaluations saved beside the runs; differences from the first column in"
+        " points.",
         ["Attack", ""],
         [group.label for group in groups],
         _blocks(comparison, groups, attacks, found),
@@ -309,9 +333,15 @@ def runs(comparison: Comparison) -> Table:
             ]
             speed = f"{sum(speeds) / len(speeds):,.0f}" if speeds else "–"
             texts = [
-                str(run.seed) if run.seed is not None else "–", run_state(run), _epochs(run), str(run.tested_epoch or "–"),
-                duration(run.seconds), speed, run.holdout or "–", str(run.path),
-            ]  # fmt: skip
+                str(run.seed) if run.seed is not None else "–",
+                run_state(run),
+                _epochs(run),
+                str(run.tested_epoch or "–"),
+                duration(run.seconds),
+                speed,
+                run.holdout or "–",
+                str(run.path),
+            ]
             rows.append(
                 Row([group.label if number == 0 else ""], [Cell(text) for text in texts], number == 0)
             )

@@ -50,12 +50,16 @@ def table_text(comparison: Comparison, colour: bool | None = None, width: int | 
 
 
 def comparison_table(*results: Result, colour: bool | None = None, width: int | None = None) -> str:
-    """Average, tail and worst class of the results (result dictionaries, runs or run folders), with differences."""
+    """Average, tail and worst class of the results (result dictionaries, runs or run folders), with
+    differences.
+    """
     return table_text(as_comparison(results), colour, width)
 
 
 def terminal_bars(*results: Result, colour: bool | None = None, width: int | None = None) -> str:
-    """Robust accuracy by class as bars, a block per class, with each group's average and worst class below."""
+    """Robust accuracy by class as bars, a block per class, with each group's average and worst class
+    below.
+    """
     comparison = as_comparison(results)
     groups = [group for group in comparison.groups if group.accuracies("robust")]
     if not groups:
@@ -102,4 +106,7 @@ def _summary(group: Group, label_room: int, paint: bool) -> str:
     if average is None or worst is None:
         return group.label
     value = f"{_BOLD}{percent(worst.mean)}{_END}" if paint else percent(worst.mean)
-    return f"{group.label:<{label_room}}  average {percent(average.mean)}, worst class {value} ({group.worst_class('robust')})"
+    return (
+        f"{group.label:<{label_room}}  average {percent(average.mean)}, worst class {value}"
+        f" ({group.worst_class('robust')})"
+    )

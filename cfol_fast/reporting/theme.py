@@ -1,11 +1,15 @@
-"""Colours and style sheets. The page gets the colours as CSS variables, light and dark; a picture file has the light ones in place."""
+"""Colours and style sheets.
+
+The page gets the colours as CSS variables, light and dark; a picture file has the light ones in place.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# The colours of the series, light and dark; names are written in them, so each has a contrast of 4.5 with its ground. A method's row says which is its own: ERM is the quiet baseline, CFOL the accent.
+# The colours of the series, light and dark; names are written in them, so each has a contrast of 4.5 with its
+# ground. A method's row says which is its own: ERM is the quiet baseline, CFOL the accent.
 SERIES = {
     "slate": ("#697385", "#98a3b5"),
     "indigo": ("#3d4fd1", "#8f9dff"),
@@ -43,7 +47,9 @@ def variable(colour: str | None) -> str:
 
 
 def ink_on(colour: str | None, strength: float) -> str:
-    """The ink of a number on a ground of this colour, `strength` of it over the card: the better of black and white in each theme."""
+    """The ink of a number on a ground of this colour, `strength` of it over the card: the better of black and
+    white in each theme.
+    """
     picks = []
     for theme in (0, 1):
         ground = _blend(_COLOURS[colour or "faint"][theme], INK["card"][theme], strength)
@@ -75,7 +81,9 @@ def contrast(one: str, other: str) -> float:
 
 
 def in_light_colours(text: str) -> str:
-    """SVG or CSS with every variable replaced by its colour on white, for programs that know no CSS variables."""
+    """SVG or CSS with every variable replaced by its colour on white, for programs that know no CSS
+    variables.
+    """
     return re.sub(r"var\(--(\w+)\)", lambda found: _COLOURS[found[1]][0], text)
 
 
@@ -84,7 +92,10 @@ def chart_css() -> str:
 
 
 def page_css() -> str:
-    """The page's style sheet. Dark follows the system unless the reader chose with the buttons, which need no script."""
+    """The page's style sheet.
+
+    Dark follows the system unless the reader chose with the buttons, which need no script.
+    """
     light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in _COLOURS.items()) for i in (0, 1))
     return (
         f":root{{color-scheme:light;{light}}}\n"

@@ -1,4 +1,6 @@
-"""Charts over the epochs: accuracies from the validations, the class distribution from the training rows of metrics.jsonl."""
+"""Charts over the epochs: accuracies from the validations, the class distribution from the training rows of
+metrics.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def _kept(group: Group) -> list[tuple[float, str]]:
 
 
 def _source(comparison: Comparison) -> tuple[str, str]:
-    """Where accuracies over the epochs come from: the validations, or without a hold-out the training rows; and its name."""
+    """Where accuracies over the epochs come from: the validations, or without a hold-out the training rows;
+    and its name.
+    """
     rows = [row for group in comparison.groups for run in group.runs for row in run.validation]
     if not rows:
         return "train", "training images as the attack met them"
@@ -65,7 +69,8 @@ def _measure(metric: str) -> Pick:
     def pick(row: dict[str, Any]) -> float | None:
         if row["kind"] == "validation":
             return row["robust"].metric(metric) if row["robust"] else None
-        # Over classes, not over the examples seen: a method that draws hard classes more often would look worse than it is.
+        # Over classes, not over the examples seen: a method that draws hard classes more often would look
+        # worse than it is.
         right = [1 - float(error) for error in row.get("class_error") or [] if error is not None]
         if not right:
             return None
@@ -118,7 +123,8 @@ def class_lines(comparison: Comparison) -> Figure | None:
     return Figure(
         "class-training",
         "Class accuracies over training",
-        f"Robust accuracy of the classes on the {where} in percent; {_coloured(comparison)} lowest at the end in colour.",
+        f"Robust accuracy of the classes on the {where} in percent; {_coloured(comparison)} lowest at the end"
+        " in colour.",
         on_one_scale(charts),
         pair=len(charts) > 1,
     )
@@ -139,7 +145,9 @@ def _class_panels(
     rules: Sequence[Rule] = (),
     digits: int = 1,
 ) -> list[LineChart]:
-    """A panel per group with the lines of its classes; `pick` gives a class's number by the class's name and place."""
+    """A panel per group with the lines of its classes; `pick` gives a class's number by the class's name and
+    place.
+    """
     charts = []
     for group in comparison.groups:
         courses = {}
@@ -162,7 +170,8 @@ def lines_of_classes(
     lowest: bool = True,
     digits: int = 1,
 ) -> list[Line]:
-    """Lines of all classes, the lowest (or highest) at the end in colour; many classes are a band with those few lines in it.
+    """Lines of all classes, the lowest (or highest) at the end in colour; many classes are a band with those
+    few lines in it.
 
     courses: class -> (epochs, values).
     """
@@ -207,7 +216,8 @@ def distribution_lines(comparison: Comparison) -> Figure | None:
     return Figure(
         "distribution-training",
         "How the distribution moved",
-        f"Probability p of each class over the epochs, in percent; {_coloured(comparison)} highest at the end in colour.",
+        f"Probability p of each class over the epochs, in percent; {_coloured(comparison)} highest at the end"
+        " in colour.",
         on_one_scale(charts),
         pair=len(charts) > 1,
     )

@@ -1,4 +1,6 @@
-"""Numbers and findings in words: one place, so that the page, the tables and the terminal say the same thing the same way."""
+"""Numbers and findings in words: one place, so that the page, the tables and the terminal say the same thing
+the same way.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def _finding(base: Group, focus: Group, of: int) -> tuple[str, str]:
 
 
 def _evidence(base: Group, focus: Group, of: int) -> str:
-    """What the seeds say about the difference of the worst classes; of a method that its test result selected they show nothing."""
+    """What the seeds say about the difference of the worst classes; of a method that its test result selected
+    they show nothing.
+    """
     difference = focus.over(base, "robust", "worst")
     selected = (
         f" Descriptive: {focus.label} is the best of {of} methods by this test result itself."
@@ -161,7 +165,10 @@ def _evidence(base: Group, focus: Group, of: int) -> str:
         return f"One seed shows no difference between methods: another seed may turn it round.{selected}"
     seeds = f"over {len(difference.values)} seeds"
     if difference.interval is None:
-        return f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how much it varies.{selected}"
+        return (
+            f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how"
+            f" much it varies.{selected}"
+        )
     low, high = (points(limit) for limit in difference.interval)
     if selected:
         return (
@@ -174,12 +181,18 @@ def _evidence(base: Group, focus: Group, of: int) -> str:
 def price_sentence(price: Mapping[str, Any]) -> str:
     """What a better worst class costs, from `runs.price`."""
     loss, favoured = price["largest_loss"], price["favoured"]
-    text = f"{points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes lose"
+    text = (
+        f"{points(price['average'])} points of the average; {price['losing']} of {price['classes']} classes"
+        " lose"
+    )
     text += f", {loss['class']} most ({points(loss['change'])})" if loss["change"] < 0 else ""
     if price["precision"] is not None:
         recall, precision = (change_text(price[key]) for key in ("recall", "precision"))
         alarms = " → ".join(f"{value:.0f}" for value in price["false_alarms"])
-        text += f"; of {favoured}, {recall} % are recognised, and of what is taken for it {precision} % are (false alarms: {alarms})"
+        text += (
+            f"; of {favoured}, {recall} % are recognised, and of what is taken for it {precision} % are"
+            f" (false alarms: {alarms})"
+        )
     return text + "."
 
 
@@ -188,7 +201,10 @@ def _portrait(group: Group) -> tuple[str, str]:
     if average is None or worst is None:
         return group.label, ""
     name = group.worst_class("robust")
-    first = f"{group.label} holds {percent(average.mean)}{NARROW}% on average, {percent(worst.mean)}{NARROW}% in the worst class"
+    first = (
+        f"{group.label} holds {percent(average.mean)}{NARROW}% on average, {percent(worst.mean)}{NARROW}% in"
+        " the worst class"
+    )
     second = f"Robust accuracy under attack; the worst class is {name}."
     return first, second
 

@@ -1,7 +1,9 @@
-"""Accuracies of a classifier, class by class, as files hold them: averages, the tail, the worst class, intervals.
+"""Accuracies of a classifier, class by class, as files hold them: averages, the tail, the worst class,
+intervals.
 
-An `Accuracy` comes from a confusion matrix (`from_confusion`) or from JSON (`from_json`) and goes to JSON (`to_json`); the
-format is described in docs/evaluation-format.md. Also here: the little statistics that every figure is made with.
+An `Accuracy` comes from a confusion matrix (`from_confusion`) or from JSON (`from_json`) and goes to JSON
+(`to_json`); the format is described in docs/evaluation-format.md. Also here: the little statistics that every
+figure is made with.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ SHAPE = {
     "confusion": [[int]],
     "worst_class": str,
 }
-# The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its line here.
+# The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its
+# line here.
 METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
 TAIL = 0.2
 # Of a class. Anybody may have edited a file, and an interval takes longer the more images it is for.
@@ -94,7 +97,8 @@ class Accuracy:
         per_class = {name: right / count[name] for name, right in hits.items()}
         worst_class = min(per_class, key=per_class.__getitem__)
         average = sum(hits.values()) / sum(count.values())
-        # With equally many examples per class the two averages are one number, to the last digit: early stopping compares them.
+        # With equally many examples per class the two averages are one number, to the last digit: early
+        # stopping compares them.
         balanced = len({count[name] for name in hits}) == 1
         return cls(
             classes=list(classes),
@@ -180,15 +184,19 @@ class Accuracy:
 
     @property
     def hits(self) -> dict[str, int] | None:
-        """How many images of each class are right; None where the numbers of images are not known, or cannot be."""
+        """How many images of each class are right; None where the numbers of images are not known, or cannot
+        be.
+        """
         if any(not 0 < self.count.get(name, 0) <= MOST_IMAGES for name in self.per_class):
             return None
         return {name: round(share * self.count[name]) for name, share in self.per_class.items()}
 
     def limits(self, metric: str) -> intervals.Interval | None:
-        """The 95 % interval of one of METRICS for these test images; None where the numbers of images are not known.
+        """The 95 % interval of one of METRICS for these test images; None where the numbers of images are not
+        known.
 
-        The worst class and the tail are selected by the results, so their intervals hold for whichever classes they are.
+        The worst class and the tail are selected by the results, so their intervals hold for whichever
+        classes they are.
         """
         hits = self.hits
         if not hits:
@@ -200,7 +208,9 @@ class Accuracy:
 
     @property
     def precision(self) -> dict[str, float]:
-        """Of the images that were taken for a class, the share that are of it; without a class that none was taken for."""
+        """Of the images that were taken for a class, the share that are of it; without a class that none was
+        taken for.
+        """
         taken = {name: sum(row[i] for row in self.confusion or []) for i, name in enumerate(self.classes)}
         return {
             name: self.confusion[i][i] / taken[name]

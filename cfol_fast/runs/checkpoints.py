@@ -1,7 +1,9 @@
-"""Checkpoints that survive being killed: written under a temporary name, synced, renamed; the previous one is kept.
+"""Checkpoints that survive being killed: written under a temporary name, synced, renamed; the previous one is
+kept.
 
-A checkpoint is a plain `torch.save` file whose zip comment holds a SHA-256 of everything else. The digest is checked before torch
-reads a byte, so that whatever is missing or changed is recognised and the previous one is used.
+A checkpoint is a plain `torch.save` file whose zip comment holds a SHA-256 of everything else. The digest is
+checked before torch reads a byte, so that whatever is missing or changed is recognised and the previous one
+is used.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ ENSEMBLE = "ensemble"
 # The layout of what a checkpoint holds: stored in it, and checked when it is read.
 FORMAT = 1
 
-# A zip file ends with a record of 22 bytes, the last two of which are the length of the comment that follows. Torch leaves none.
+# A zip file ends with a record of 22 bytes, the last two of which are the length of the comment that follows.
+# Torch leaves none.
 END_MARK, END_SIZE, NO_COMMENT = b"PK\5\6", 22, b"\0\0"
 COMMENT = b"cfol_fast sha256 %s"
 COMMENT_SIZE = len(COMMENT % (b"0" * 64))
@@ -46,7 +49,9 @@ class DamagedCheckpoint(InputError):
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Tensors and plain values, sealed with a digest; `torch.load(..., weights_only=True)` reads the file as any other."""
+    """Tensors and plain values, sealed with a digest; `torch.load(..., weights_only=True)` reads the file as
+    any other.
+    """
     with atomic.replacing(path) as file:
         hashing = _Hashing(file)
         torch.save(state, cast(IO[bytes], hashing))
@@ -140,7 +145,10 @@ def _check_seal(file: IO[bytes], path: Path) -> bool:
 
 
 def _check_records(file: IO[bytes], path: Path) -> None:
-    """The zip's own checksums, for files without a digest. They do not cover its directory, so that is compared with torch's way."""
+    """The zip's own checksums, for files without a digest.
+
+    They do not cover its directory, so that is compared with torch's way.
+    """
     file.seek(0)
     with zipfile.ZipFile(file) as container:
         broken = container.testzip()
@@ -154,7 +162,9 @@ def _check_records(file: IO[bytes], path: Path) -> None:
 
 
 def check_contents(state: dict[str, Any], path: Path) -> None:
-    """Refuses what another version wrote, and a position that no run can have: its names become the names of files."""
+    """Refuses what another version wrote, and a position that no run can have: its names become the names of
+    files.
+    """
     if "format" not in state:
         raise InputError(f"{path} is not a checkpoint of cfol_fast (it says no format)")
     found = state["format"]
@@ -218,10 +228,12 @@ class CheckpointStore:
         device: torch.device | str = "cpu",
         misfit: Callable[[dict[str, Any]], str | None] = lambda state: None,
     ) -> tuple[dict[str, Any], str, str | None] | None:
-        """The newest whole checkpoint as (state, its name, what was wrong with a newer one); None if there is none.
+        """The newest whole checkpoint as (state, its name, what was wrong with a newer one); None if there is
+        none.
 
         misfit: what of the run's other files a checkpoint does not fit, such as metrics that lost rows.
-        Where none is whole and fits, that is an error: starting afresh without a word would throw the run away.
+        Where none is whole and fits, that is an error: starting afresh without a word would throw the run
+        away.
         """
         problem: str | None = None
         for name in (LAST, PREVIOUS):

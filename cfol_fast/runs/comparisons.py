@@ -1,7 +1,9 @@
-"""Is one method better than another? Paired differences over seeds, with verdicts that one seed alone never earns.
+"""Is one method better than another?
 
-Comparisons that are declared beforehand are judged together (Holm); an ordering that was not is descriptive: it has its own
-interval, and whoever looks at many of them has to expect one in twenty to be wrong.
+Paired differences over seeds, with verdicts that one seed alone never earns.
+
+Comparisons that are declared beforehand are judged together (Holm); an ordering that was not is descriptive:
+it has its own interval, and whoever looks at many of them has to expect one in twenty to be wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ AVERAGE = "average"
 class Difference:
     """How much better the first of two is, over seeds that both were trained with.
 
-    interval: of the mean difference (t), None for one seed and for equal differences, which do not tell their spread.
+    interval: of the mean difference (t), None for one seed and for equal differences, which do not tell their
+    spread.
     probability: two-sided, of a difference at least as large if there is none; 1 where there is no interval.
     """
 
@@ -83,10 +86,11 @@ def _verdict(difference: Difference, probability: float) -> str:
 def mcnemar(
     first_right: Sequence[bool], second_right: Sequence[bool], of: str, classes: Sequence[str]
 ) -> float:
-    """The exact two-sided probability that two models are right on as unequal sets of images if both are equally good.
+    """The exact two-sided probability that two models are right on as unequal sets of images if both are
+    equally good.
 
-    of: "average", or a class fixed before the results were seen, whose images alone are then given. The worst class is selected
-    by the results themselves, and the test does not hold for it.
+    of: "average", or a class fixed before the results were seen, whose images alone are then given. The worst
+    class is selected by the results themselves, and the test does not hold for it.
     """
     if of != AVERAGE and of not in classes:
         raise InputError(f"McNemar's test is for the average or a class named beforehand, got {of!r}")

@@ -6,12 +6,15 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# A spreadsheet takes a cell that begins so for a formula, and a formula may start programs or send the table away.
+# A spreadsheet takes a cell that begins so for a formula, and a formula may start programs or send the table
+# away.
 FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def csv_text(rows: Iterable[Sequence[str | float | None]]) -> str:
-    """One line per row; numbers in full precision, None as an empty cell, and text that looks like a formula behind an apostrophe."""
+    """One line per row; numbers in full precision, None as an empty cell, and text that looks like a formula
+    behind an apostrophe.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for row in rows:

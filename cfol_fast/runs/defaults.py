@@ -1,7 +1,7 @@
 """Filling in what the user left open: the paper's settings, or those of the embedded images.
 
-`complete` is the only place that knows which data set takes which settings. What it returns has no open field: the run
-folder records it, a resumed run is compared with it, and a recipe's run is named by its hash.
+`complete` is the only place that knows which data set takes which settings. What it returns has no open
+field: the run folder records it, a resumed run is compared with it, and a recipe's run is named by its hash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Defaults:
     step: float
 
 
-# Section 5 and appendix "Experimental setup": SGD 0.1, 200 epochs, divided by ten at 100 and 150, PGD-7 with step eps/4.
+# Section 5 and appendix "Experimental setup": SGD 0.1, 200 epochs, divided by ten at 100 and 150, PGD-7 with
+# step eps/4.
 PAPER = Defaults(epochs=200, lr=0.1, schedule="steps", step=0.25)
 BY_DATA_SET = {"fashion-mini": Defaults(epochs=12, lr=0.05, schedule="one-cycle", step=2.5 / 7)}
 # Images of the user's own, measured: docs/own-data.md.
@@ -67,8 +68,8 @@ def complete(config: TrainConfig) -> TrainConfig:
         published = models.published(config.model.name)
         if published is None:
             raise InputError(
-                f"there are no published weights of {config.model.name}: --pretrained belongs to timm:NAME and torchvision:NAME, "
-                "others take --init FILE"
+                f"there are no published weights of {config.model.name}: --pretrained belongs to timm:NAME"
+                " and torchvision:NAME, others take --init FILE"
             )
         if spec.name == "folder":
             # Images that have no size of their own get the one that the weights were trained with.
@@ -111,14 +112,17 @@ def _one_for_each_process(batch_size: int) -> int:
         below, above = batch_size // count * count, -(-batch_size // count) * count
         *most, last = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
         raise InputError(
-            f"{count} processes cannot take equal parts of batch_size={batch_size}: take --batch-size "
-            f"{f'{below} or ' if below else ''}{above}, or start {', '.join(most)}{' or ' if most else ''}{last} processes"
+            f"{count} processes cannot take equal parts of batch_size={batch_size}: take --batch-size"
+            f" {f'{below} or ' if below else ''}{above}, or start"
+            f" {', '.join(most)}{' or ' if most else ''}{last} processes"
         )
     return count
 
 
 def _settle_steps(chosen: AttackConfig, defaults: Defaults) -> None:
-    """Number and size of the training attack's steps: those that will be used, or an error where they would be ignored."""
+    """Number and size of the training attack's steps: those that will be used, or an error where they would
+    be ignored.
+    """
     eps, kind = chosen.eps or 0.0, attacks.KINDS.get(str(chosen.kind), attacks.PGD)
     own_step = defaults.step * eps
     if issubclass(kind, (attacks.FGSM, attacks.NFGSM)):
@@ -176,7 +180,8 @@ USED_WITH: tuple[Use, ...] = (
     ("ema.per", lambda c: bool(c.ema.decay), "an average: give ema.decay too"),
     ("params.C", lambda c: c.params.get("eta") not in ("auto", _own_eta(c)), "eta=theory"),
 )
-# The same, where one file of settings serves many runs: these are not refused, the run says that they have no effect.
+# The same, where one file of settings serves many runs: these are not refused, the run says that they have no
+# effect.
 SAID_WITH: tuple[Use, ...] = (
     ("attack.steps", lambda c: c.attack.kind != "none", "an attack in training"),
     ("attack.step", lambda c: c.attack.kind != "none", "an attack in training"),
@@ -225,18 +230,21 @@ def _check(config: TrainConfig) -> None:
     shards = config.shards or 1
     if config.batch_size % shards:
         raise InputError(
-            f"shards must divide batch_size={config.batch_size}, got {shards}: a batch is divided into equal parts"
+            f"shards must divide batch_size={config.batch_size}, got {shards}: a batch is divided into equal"
+            " parts"
         )
     if config.batchnorm == "sync" and (
         torch.device(config.device).type != "cuda" or processes.count() == 1 or shards != processes.count()
     ):
         raise InputError(
-            f"batchnorm=sync needs GPUs and one shard for each of several processes, got {config.device} and {shards} "
-            f"shard{'s' * (shards > 1)} on {processes.count()} process{'es' * (processes.count() > 1)}: take batchnorm=shard"
+            f"batchnorm=sync needs GPUs and one shard for each of several processes, got {config.device} and"
+            f" {shards} shard{'s' * (shards > 1)} on {processes.count()}"
+            f" process{'es' * (processes.count() > 1)}: take batchnorm=shard"
         )
     if config.model.pretrained and config.model.init is not None:
         raise InputError(
-            f"model.pretrained and model.init={config.model.init} are two starts: give one of --pretrained and --init"
+            f"model.pretrained and model.init={config.model.init} are two starts: give one of --pretrained"
+            " and --init"
         )
     if config.model.init_by_position and config.model.init is None:
         raise InputError("--classes-by-position belongs to --init: give the weights to start from")
@@ -253,19 +261,20 @@ def _check(config: TrainConfig) -> None:
     if policy.needs & FROM_HOLDOUT and fraction is None:
         wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)
         raise InputError(
-            f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the training images such as "
-            "0.2 (the test set would leak into training)"
+            f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the"
+            " training images such as 0.2 (the test set would leak into training)"
         )
     if config.ema.gate and not config.ema.decay:
         raise InputError(f"ema.gate={config.ema.gate:g} is the gate of an average: give ema.decay too")
     if config.ema.gate and fraction is None:
         raise InputError(
-            f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share of the training images such "
-            "as 0.2 (the test set would leak into the average)"
+            f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share"
+            " of the training images such as 0.2 (the test set would leak into the average)"
         )
     if methods.get(config.method).attack is None and config.attack.kind != "none":
         raise InputError(
-            f"{config.method} trains on the images as they are, got attack.kind={config.attack.kind}: take erm"
+            f"{config.method} trains on the images as they are, got attack.kind={config.attack.kind}:"
+            " take erm"
         )
     if "radius" in policy.factors and config.attack.kind == "none":
         raise InputError(

@@ -1,4 +1,6 @@
-"""Weights for use without this package: as a torch file, as safetensors, or as ONNX, with the Python code that loads them."""
+"""Weights for use without this package: as a torch file, as safetensors, or as ONNX, with the Python code
+that loads them.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ FORMATS = ("torch", "safetensors", "onnx")
 DESCRIPTION = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
 
 LOADING = {
-    "torch": """
+    "torch": (
+        """
 stored = torch.load({file!r}, map_location="cpu", weights_only=True)
 model.load_state_dict(stored["model"])
 classes = stored["classes"]
 model.eval()  # takes pixels from 0 to 1, {shape}, and gives logits
-""",
-    "safetensors": """
+"""
+    ),
+    "safetensors": (
+        """
 import json
 
 from safetensors import safe_open
@@ -38,8 +43,10 @@ with safe_open({file!r}, "pt") as file:
     model.load_state_dict({{name: file.get_tensor(name) for name in file.keys()}})
     classes = json.loads(file.metadata()["cfol_fast"])["classes"]
 model.eval()  # takes pixels from 0 to 1, {shape}, and gives logits
-""",
-    "onnx": """\
+"""
+    ),
+    "onnx": (
+        """\
 import json
 
 import onnxruntime
@@ -51,13 +58,16 @@ classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
 def model(pixels):
     \"\"\"Logits; pixels: float32 from 0 to 1, {shape}.\"\"\"
     return session.run(None, {{"pixels": pixels}})[0]
-""",
+"""
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written. code: the file with the Python code that loads it; None where the weights went to a device."""
+    """What was written. code: the file with the Python code that loads it; None where the weights went to a
+    device.
+    """
 
     file: Path
     code: Path | None
@@ -68,13 +78,16 @@ def format_of(file: Path, to: str | None = None) -> str:
     found = to or SUFFIXES.get(file.suffix)
     if found not in FORMATS:
         raise InputError(
-            f"{file} does not say its format: end it with {', '.join(SUFFIXES)}, or add --to {'|'.join(FORMATS)}"
+            f"{file} does not say its format: end it with {', '.join(SUFFIXES)}, or add --to"
+            f" {'|'.join(FORMATS)}"
         )
     return found
 
 
 def check_target(file: Path, to: str, run: Path) -> None:
-    """Refuses, before a run begins, a file that could not be written at its end. run: its folder, which may be yet to come."""
+    """Refuses, before a run begins, a file that could not be written at its end. run: its folder, which may
+    be yet to come.
+    """
     place = file.resolve()
     if place.is_dir():
         raise InputError(f"{file} is a folder: give the name of a file, such as {file / 'weights.pt'}")
@@ -123,7 +136,9 @@ def export(
 
 
 def _onnx(run_or_checkpoint: str | Path, model: str | None, description: dict[str, Any]) -> bytes:
-    """The model with its normalisation, for any number of images; what a checkpoint says stands in the metadata."""
+    """The model with its normalisation, for any number of images; what a checkpoint says stands in the
+    metadata.
+    """
     _check_onnx()
     network, spec = load(run_or_checkpoint, model=model), description["spec"]
     images = torch.rand(2, spec["in_channels"], spec["image_size"], spec["image_size"])
@@ -154,5 +169,6 @@ def _check_onnx() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"writing ONNX needs the packages onnx and onnxscript ({one_line(error)}): pip install onnx onnxscript"
+            f"writing ONNX needs the packages onnx and onnxscript ({one_line(error)}): pip install onnx"
+            " onnxscript"
         ) from None

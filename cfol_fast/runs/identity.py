@@ -1,7 +1,10 @@
-"""Is it the same run? One rule, for resuming a run, for the names of a recipe's runs and for a report's groups.
+"""Is it the same run?
 
-Two configurations are the same run when they compute the same: settings that only say where and how a run is carried out
-do not count. Rounding is another matter: `machine.check_same_arithmetic` looks at it when a run is resumed.
+One rule, for resuming a run, for the names of a recipe's runs and for a report's groups.
+
+Two configurations are the same run when they compute the same: settings that only say where and how a run is
+carried out do not count. Rounding is another matter: `machine.check_same_arithmetic` looks at it when a run
+is resumed.
 """
 
 from __future__ import annotations
@@ -33,9 +36,11 @@ def is_incidental(key: str) -> bool:
 
 
 def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is computed: the settings of a config.json that are not incidental and not at the configuration's own default.
+    """What is computed: the settings of a config.json that are not incidental and not at the configuration's
+    own default.
 
-    Fields at their default are left out, so that a field added to the configuration later makes no other run of an old one.
+    Fields at their default are left out, so that a field added to the configuration later makes no other run
+    of an old one.
     """
     defaults = {key: chosen.default for key, chosen in settings().items()} | HISTORIC_DEFAULTS
     found = {}
@@ -55,15 +60,18 @@ def identity(completed: TrainConfig) -> dict[str, Any]:
     """The settings that a recipe finds a run by."""
     found = essential_settings(to_dict(completed))
     if completed.data.name in ("folder", "beton") and completed.data.content is None:
-        # A folder of images or of FFCV files has no name of its own but its path, unless its contents are known.
+        # A folder of images or of FFCV files has no name of its own but its path, unless its contents are
+        # known.
         found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
     return found
 
 
 def differences(before: TrainConfig, now: TrainConfig) -> list[str]:
-    """The settings that make `now` another run than `before`, each with its two values; empty when they are the same run.
+    """The settings that make `now` another run than `before`, each with its two values; empty when they are
+    the same run.
 
-    A step size that is given by a word ("auto") is a number as soon as the data is there; until then it differs from no number.
+    A step size that is given by a word ("auto") is a number as soon as the data is there; until then it
+    differs from no number.
     """
     old, new = to_dict(before), to_dict(now)
     old_settings, new_settings = essential_settings(old), essential_settings(new)

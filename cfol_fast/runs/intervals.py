@@ -1,8 +1,10 @@
-"""Intervals and probabilities that every figure is made with: of one share, of the selected minimum over classes, over seeds.
+"""Intervals and probabilities that every figure is made with: of one share, of the selected minimum over
+classes, over seeds.
 
-The worst class is a selected minimum: an interval for the class that happens to be worst, or a bootstrap, misses it far too often.
-Here every class gets a Clopper-Pearson interval at a level that holds for all classes together, and minima and means of the limits
-hold with them. All of it needs one function, the incomplete beta function.
+The worst class is a selected minimum: an interval for the class that happens to be worst, or a bootstrap,
+misses it far too often. Here every class gets a Clopper-Pearson interval at a level that holds for all
+classes together, and minima and means of the limits hold with them. All of it needs one function, the
+incomplete beta function.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def beta_quantile(share: float, a: float, b: float) -> float:
 
 @lru_cache(maxsize=100_000)
 def clopper_pearson(hits: int, count: int, error: float = ERROR) -> Interval:
-    """The exact interval of a share: it misses the true one with probability `error` at most, also at 0, at 1 and for few images."""
+    """The exact interval of a share: it misses the true one with probability `error` at most, also at 0, at 1
+    and for few images.
+    """
     if count <= 0:
         return 0.0, 1.0
     low = 0.0 if hits == 0 else beta_quantile(error / 2, hits, count - hits + 1)
@@ -78,14 +82,17 @@ def clopper_pearson(hits: int, count: int, error: float = ERROR) -> Interval:
 def simultaneous(
     hits: Mapping[str, int], count: Mapping[str, int], error: float = ERROR
 ) -> dict[str, Interval]:
-    """An interval for each class in `hits`, all of them right together with probability 1 - `error` (Bonferroni)."""
+    """An interval for each class in `hits`, all of them right together with probability 1 - `error`
+    (Bonferroni).
+    """
     return {name: clopper_pearson(right, count[name], error / len(hits)) for name, right in hits.items()}
 
 
 def of_smallest(intervals: Sequence[Interval], number: int = 1) -> Interval:
     """Of the mean of the `number` smallest of several quantities, from simultaneous intervals of all of them.
 
-    The mean of the smallest grows with each quantity, so it lies between that of the lower and that of the upper limits.
+    The mean of the smallest grows with each quantity, so it lies between that of the lower and that of the
+    upper limits.
     """
     low, high = (math.fsum(sorted(limits)[:number]) / number for limits in zip(*intervals, strict=True))
     return low, high
@@ -103,7 +110,10 @@ def t_probability(t: float, degrees: int) -> float:
 
 
 def t_interval(values: Sequence[float], error: float = ERROR) -> Interval | None:
-    """Of the mean of what the values are drawn from. None for a single value, and for equal ones, which do not tell their spread."""
+    """Of the mean of what the values are drawn from.
+
+    None for a single value, and for equal ones, which do not tell their spread.
+    """
     spread = standard_error(values)
     if not spread:
         return None

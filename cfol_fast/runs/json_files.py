@@ -1,6 +1,9 @@
-"""Reading the JSON files of runs, evaluations and recipes. Every complaint names the file, the place in it and the problem.
+"""Reading the JSON files of runs, evaluations and recipes.
 
-Anybody may have edited them, so nesting, the size of numbers and, where a reader says what it expects, the types are checked here.
+Every complaint names the file, the place in it and the problem.
+
+Anybody may have edited them, so nesting, the size of numbers and, where a reader says what it expects, the
+types are checked here.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ MOST_DEPTH = 32
 # Torch, NumPy and other readers of JSON take no larger whole numbers.
 LARGEST = 2**63
 
-# What a file may hold: float (any number), int, str, bool or object (anything); [shape] is a list, {str: shape} an object with any
-# names, {"name": shape} one where these names, if they are there and not null, have these shapes ("name!" must be there), and a
-# tuple lists alternatives, None among them.
+# What a file may hold: float (any number), int, str, bool or object (anything); [shape] is a list, {str:
+# shape} an object with any names, {"name": shape} one where these names, if they are there and not null, have
+# these shapes ("name!" must be there), and a tuple lists alternatives, None among them.
 Shape = Any
 _WORDS = {float: "a number", int: "a whole number", str: "text", bool: "true or false", None: "null"}
 
@@ -45,7 +48,10 @@ def read_object(path: Path, shape: Shape = object) -> dict[str, Any]:
 
 
 def read_lines(path: Path, shape: Shape = object) -> list[dict[str, Any]]:
-    """The objects of a file that has one on each line. A last line without its newline is still being written: left out."""
+    """The objects of a file that has one on each line.
+
+    A last line without its newline is still being written: left out.
+    """
     found = []
     for number, line in enumerate(_read_text(path).split("\n")[:-1], start=1):
         if line.strip():
@@ -82,7 +88,9 @@ def check_tree(value: Any, where: str) -> None:
 
 @contextlib.contextmanager
 def made_from(place: Path) -> Iterator[None]:
-    """For what is built of files with many parts that belong together: where they do not, the files are at fault, and named."""
+    """For what is built of files with many parts that belong together: where they do not, the files are at
+    fault, and named.
+    """
     try:
         yield
     except InputError:
@@ -91,7 +99,8 @@ def made_from(place: Path) -> Iterator[None]:
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {one_line(error)[:100]}"
         raise InputError(
-            f"{place} is not as cfol-fast wrote it ({reason}; CFOL_FAST_TRACEBACK=1 shows where): make it again"
+            f"{place} is not as cfol-fast wrote it ({reason}; CFOL_FAST_TRACEBACK=1 shows where): make it"
+            " again"
         ) from error
 
 

@@ -16,7 +16,8 @@ from cfol_fast.runs import checkpoints, run_folder, safetensors_files
 
 
 def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> Path:
-    """A run's checkpoint of that name, or the tested one: the best average robust accuracy, or the last epoch without a hold-out.
+    """A run's checkpoint of that name, or the tested one: the best average robust accuracy, or the last epoch
+    without a hold-out.
 
     A file is itself.
     """
@@ -44,7 +45,8 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """The checkpoint with its `model` (weights), `spec`, `classes`, `dataset`, `method`, `seed` and `epoch`.
 
-    model: its model's name, needed where that is code (`package.module:factory`), which no file can make us import.
+    model: its model's name, needed where that is code (`package.module:factory`), which no file can make us
+    import.
     """
     path = checkpoint_path(run_or_checkpoint)
     try:
@@ -85,7 +87,9 @@ def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
 
 
 def is_ours(path: Path) -> bool:
-    """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says what is wrong."""
+    """A checkpoint that describes its own model; a damaged file of ours counts as ours, so that `load` says
+    what is wrong.
+    """
     if path.parent.name == checkpoints.FOLDER and run_folder.is_run(path.parent.parent):
         return True
     return read_own(path) is not None
@@ -107,7 +111,10 @@ def read_own(path: Path) -> dict[str, Any] | None:
 
 
 def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
-    """The checkpoint with the model's name of today. What it says may be anything: `ModelSpec.from_dict` looks at it."""
+    """The checkpoint with the model's name of today.
+
+    What it says may be anything: `ModelSpec.from_dict` looks at it.
+    """
     spec, weights = state["spec"], state["model"]
     if not (isinstance(spec, dict) and isinstance(spec.get("name"), str) and isinstance(weights, Mapping)):
         return state
@@ -118,7 +125,9 @@ def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
 def load(
     run_or_checkpoint: str | Path, device: torch.device | str = "cpu", model: str | None = None
 ) -> nn.Module:
-    """The trained model, in eval mode; its input is pixels in [0, 1]. `model.classes` has the class names, `model.spec` its description.
+    """The trained model, in eval mode; its input is pixels in [0, 1].
+
+    `model.classes` has the class names, `model.spec` its description.
 
     model: its name, needed where it is code of yours (`package.module:factory`).
     """

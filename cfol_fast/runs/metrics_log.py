@@ -1,4 +1,6 @@
-"""`metrics.jsonl`: one JSON object per line, appended at the log points and cut back to the checkpoint on resuming."""
+"""`metrics.jsonl`: one JSON object per line, appended at the log points and cut back to the checkpoint on
+resuming.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ ROW_SHAPE = {
 class MetricsLog:
     """The file that gets the rows.
 
-    `size` is stored in the checkpoint. Rows written after the checkpoint are cut off when a run continues from it:
-    the continued run writes them again, the same. writes: False where another rank writes them.
+    `size` is stored in the checkpoint. Rows written after the checkpoint are cut off when a run continues
+    from it: the continued run writes them again, the same. writes: False where another rank writes them.
     """
 
     def __init__(self, run: Path, writes: bool = True) -> None:
@@ -44,7 +46,8 @@ class MetricsLog:
         if not self.writes:
             return
         line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        # As a whole: a row that is torn takes no row with it that a checkpoint counts on, and is on the disk before one does.
+        # As a whole: a row that is torn takes no row with it that a checkpoint counts on, and is on the disk
+        # before one does.
         before = self.path.read_bytes() if self.path.exists() else b""
         atomic.write_bytes(self.path, before + line.encode())
 
@@ -53,14 +56,22 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def misfit(self, size: int) -> str | None:
-        """Why the file does not hold the rows of a checkpoint that was written when it had this size; None where it does."""
+        """Why the file does not hold the rows of a checkpoint that was written when it had this size; None
+        where it does.
+        """
         if self.size < size:
-            return f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have been removed"
+            return (
+                f"{self.path} is shorter ({self.size} bytes) than its checkpoint says ({size}); rows have"
+                " been removed"
+            )
         if size:
             with open(self.path, "rb") as file:
                 file.seek(size - 1)
                 if file.read(1) != b"\n":
-                    return f"{self.path} has no end of a row at byte {size}, where its checkpoint says; rows have been changed"
+                    return (
+                        f"{self.path} has no end of a row at byte {size}, where its checkpoint says; rows"
+                        " have been changed"
+                    )
         return None
 
     def cut(self, size: int) -> None:

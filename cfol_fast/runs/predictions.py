@@ -1,8 +1,8 @@
 """The class that a model took each test image for, clean and attacked, in the order of the images.
 
-From them runs are compared image by image, and every figure of a result can be computed again. A list of classes is text:
-base64 of zlib of one byte (two, from 256 classes on) for each image. The run folder's file has one for the true labels and two for
-each checkpoint; result.json has the file's SHA-256.
+From them runs are compared image by image, and every figure of a result can be computed again. A list of
+classes is text: base64 of zlib of one byte (two, from 256 classes on) for each image. The run folder's file
+has one for the true labels and two for each checkpoint; result.json has the file's SHA-256.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def unpack(text: str, images: int, where: str) -> np.ndarray:
 
 
 def write(folder: Path, labels: Any, checkpoints: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Writes a run's file and returns what result.json says of it. checkpoints: by name, {"clean": (N,), "robust": (N,)}."""
+    """Writes a run's file and returns what result.json says of it. checkpoints: by name, {"clean": (N,),
+    "robust": (N,)}.
+    """
     packed = {name: {kind: pack(found[kind]) for kind in KINDS} for name, found in checkpoints.items()}
     tree = {"format": FORMAT, "images": len(labels), "labels": pack(labels), "checkpoints": packed}
     text = json.dumps(tree) + "\n"
@@ -63,7 +65,9 @@ def write(folder: Path, labels: Any, checkpoints: Mapping[str, Mapping[str, Any]
 def read(
     folder: Path, result: Mapping[str, Any]
 ) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]] | None:
-    """The labels, and the predictions of each checkpoint; None for a run of an older version, which kept none."""
+    """The labels, and the predictions of each checkpoint; None for a run of an older version, which kept
+    none.
+    """
     said = result.get("predictions")
     if not isinstance(said, Mapping):
         return None
@@ -83,7 +87,9 @@ def unpack_tree(tree: Mapping[str, Any], where: str) -> tuple[np.ndarray, dict[s
 
 
 def right_images(folder: Path, kind: str = "robust") -> tuple[list[int], list[bool]] | None:
-    """The labels, and which images the tested checkpoint of a run is right about; None where it kept no predictions."""
+    """The labels, and which images the tested checkpoint of a run is right about; None where it kept no
+    predictions.
+    """
     if not (folder / FILE).is_file():
         return None
     labels, kept = unpack_tree(read_object(folder / FILE, SHAPE), str(folder / FILE))

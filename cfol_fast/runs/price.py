@@ -1,7 +1,9 @@
-"""What a better worst class costs: which classes lose, and what the favoured class's predictions are still worth.
+"""What a better worst class costs: which classes lose, and what the favoured class's predictions are still
+worth.
 
-A model that calls more images by the name of its weakest class recognises that class more often, and is wrong about more of the
-images that it calls so. Recall alone shows the first; precision and false alarms show the second.
+A model that calls more images by the name of its weakest class recognises that class more often, and is wrong
+about more of the images that it calls so. Recall alone shows the first; precision and false alarms show the
+second.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from cfol_fast.runs.accuracy import Accuracy
 def price(base: Sequence[Accuracy], other: Sequence[Accuracy]) -> dict[str, Any]:
     """Of `other` against `base`, in means over the seeds of each.
 
-    favoured: the class that the base is weakest in; its recall, precision and false alarms (images of other classes taken for it)
-    are pairs, the base's first. A pair is None where no confusion matrix is known, and so is a precision where no image was taken for the class.
+    favoured: the class that the base is weakest in; its recall, precision and false alarms (images of other
+    classes taken for it) are pairs, the base's first. A pair is None where no confusion matrix is known, and
+    so is a precision where no image was taken for the class.
     """
     known_in = [{c for one in side for c in one.per_class} for side in (base, other)]
     classes = [c for c in base[0].classes if c in known_in[0] & known_in[1]]

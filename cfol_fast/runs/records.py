@@ -1,8 +1,9 @@
 """Reading what training and evaluation left behind: a run as its files tell it.
 
-A run is its folder: `result.json`, `metrics.jsonl`, `config.json`, `gallery.json` and the evaluations that were saved beside them.
-Everything a report shows comes from these files, so they are checked here once and every complaint names the file and the place.
-A run that was stopped early is a run too: it has no test result, but its hold-out accuracies so far are shown as such.
+A run is its folder: `result.json`, `metrics.jsonl`, `config.json`, `gallery.json` and the evaluations that
+were saved beside them. Everything a report shows comes from these files, so they are checked here once and
+every complaint names the file and the place. A run that was stopped early is a run too: it has no test
+result, but its hold-out accuracies so far are shown as such.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ MOST_SECONDS = 1e12
 
 @dataclass(frozen=True)
 class RadiusCurve:
-    """Robust accuracies over the radius of an attack (`cfol-fast eval --eps 0,4/255,8/255`): (radius, accuracy), radii rising."""
+    """Robust accuracies over the radius of an attack (`cfol-fast eval --eps 0,4/255,8/255`): (radius,
+    accuracy), radii rising.
+    """
 
     attack: dict[str, Any]
     points: list[tuple[float, Accuracy]]
@@ -90,9 +93,10 @@ class SavedEvaluation:
 class Run:
     """A run as its files tell it. `clean` and `robust` are None when the run has no test result.
 
-    checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of metrics.jsonl, the
-    second with their "clean" and "robust" as Accuracy. root: of a folder of images, which has no name of its own but its path, or the digest of its images where the run
-    is known by that. test_images: the digest of the images it was tested on; None for a run of version 0.2 or older.
+    checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of
+    metrics.jsonl, the second with their "clean" and "robust" as Accuracy. root: of a folder of images, which
+    has no name of its own but its path, or the digest of its images where the run is known by that.
+    test_images: the digest of the images it was tested on; None for a run of version 0.2 or older.
     """
 
     path: Path
@@ -128,7 +132,9 @@ class Run:
 
     @property
     def tested_epoch(self) -> int | None:
-        """The epoch of the checkpoint behind the test result: the best average, or the last without a hold-out."""
+        """The epoch of the checkpoint behind the test result: the best average, or the last without a
+        hold-out.
+        """
         kept = self.checkpoints.get("best-average") or self.checkpoints.get("last") or {}
         return kept["epoch"] if isinstance(kept.get("epoch"), int) else None
 
@@ -192,7 +198,8 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders (and evaluation files) that `paths` mean: a run, a folder that holds runs, or an evaluation's JSON.
+    """The run folders (and evaluation files) that `paths` mean: a run, a folder that holds runs, or an
+    evaluation's JSON.
 
     In a folder that holds runs those that --overwrite set aside are left out.
     """
@@ -223,7 +230,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 def without_replaced(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """The paths, and apart from them the runs that were set aside for a run that is among the paths too.
 
-    A shell makes `runs/*` into all names, so that nobody knows whether an old run was meant when its new one is there.
+    A shell makes `runs/*` into all names, so that nobody knows whether an old run was meant when its new one
+    is there.
     """
     given = list(paths)
     places = {Path(os.path.abspath(path)) for path in given}
@@ -336,7 +344,9 @@ def _both(value: Any, where: str, classes: Sequence[str] | None) -> dict[str, Ac
 def _guess_classes(
     accuracy: Accuracy | None, train: list[dict[str, Any]], validation: list[dict[str, Any]]
 ) -> list[str]:
-    """The class names of a run without a result: those of a validation, or as many numbers as there are class errors."""
+    """The class names of a run without a result: those of a validation, or as many numbers as there are class
+    errors.
+    """
     for row in validation:
         accuracy = accuracy or row["robust"] or row["clean"]
     if accuracy:
@@ -352,7 +362,9 @@ def _is_evaluation(value: Any) -> bool:
 
 
 def _attack_of(value: dict[str, Any], name: str) -> dict[str, Any]:
-    """What an evaluation's `robust` was measured with: its attack, or the worst case over several, example by example."""
+    """What an evaluation's `robust` was measured with: its attack, or the worst case over several, example by
+    example.
+    """
     listed = [
         entry["attack"] for entry in value.get("attacks") or [] if isinstance(entry.get("attack"), dict)
     ]
@@ -369,7 +381,10 @@ _NOT_COMPARED = ("seed", "state", "batch_size")
 
 
 def same_attack(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two descriptions name one attack. What only one of them mentions does not count: older files say less."""
+    """Whether two descriptions name one attack.
+
+    What only one of them mentions does not count: older files say less.
+    """
     if bool(one.get("active_set")) != bool(other.get("active_set")):
         return False
     mine, theirs = one.get("of"), other.get("of")
@@ -399,7 +414,9 @@ def _curve(value: dict[str, Any], where: str, classes: list[str]) -> RadiusCurve
 
 
 def _load_evaluations(folder: Path, classes: list[str]) -> tuple[list[SavedEvaluation], list[RadiusCurve]]:
-    """The results of `cfol-fast eval --json` in a run's folder; of one with several attacks, each and the worst case."""
+    """The results of `cfol-fast eval --json` in a run's folder; of one with several attacks, each and the
+    worst case.
+    """
     found: list[SavedEvaluation] = []
     curves = []
     for file in sorted(folder.glob("*.json")):

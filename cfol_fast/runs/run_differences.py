@@ -1,6 +1,8 @@
-"""What differs between two runs, or between two checkpoints: every tensor, every number and every setting, with its size.
+"""What differs between two runs, or between two checkpoints: every tensor, every number and every setting,
+with its size.
 
-Two runs of one configuration on one machine are equal in all of it. Times, versions and where a run was carried out do not count.
+Two runs of one configuration on one machine are equal in all of it. Times, versions and where a run was
+carried out do not count.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that is not the same: its file, its key, its two values as text, and by how much numbers differ.
+    """One entry that is not the same: its file, its key, its two values as text, and by how much numbers
+    differ.
 
-    largest: the largest absolute difference; 0 where only the sign of zero or the type differs, None for what is no number.
+    largest: the largest absolute difference; 0 where only the sign of zero or the type differs, None for what
+    is no number.
     """
 
     file: str
@@ -122,7 +126,9 @@ def _essential(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _entries(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, tensor or plain value) of everything in a tree of dictionaries and lists; what is ignored is left out."""
+    """(key, tensor or plain value) of everything in a tree of dictionaries and lists; what is ignored is left
+    out.
+    """
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             if name not in IGNORED:

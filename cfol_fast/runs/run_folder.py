@@ -1,6 +1,7 @@
 """The run folder: the names of its files, and what may be started, continued or set aside there.
 
-A folder is a run's only if its config.json is a configuration of ours. A new run does not begin where anything else is, and an old
+A folder is a run's only if its config.json is a configuration of ours. A new run does not begin where
+anything else is, and an old
 run is never deleted: `--overwrite` renames it to RUN.old-1, RUN.old-2, ...
 """
 
@@ -66,7 +67,8 @@ def read_config(run: Path) -> TrainConfig:
     tree = read_object(path)
     if missing := sorted(ALWAYS_CONFIGURED - tree.keys()):
         raise InputError(f"{path} is not the configuration of a run: it has no {missing[0]!r}")
-    # A run of before there were shards took its batches whole, also where it is continued by several processes.
+    # A run of before there were shards took its batches whole, also where it is continued by several
+    # processes.
     tree.setdefault("shards", 1)
     try:
         config = from_dict(tree)
@@ -125,7 +127,8 @@ def read_result(run: Path) -> dict[str, Any] | None:
 def check(run: Path, config: TrainConfig, resume: Resume = False, overwrite: bool = False) -> Start:
     """What `config` does in this folder, or why it may not; changes nothing. Call it under the lock.
 
-    resume: True continues a run and asks for one; "auto" continues a run if there is one, and starts it otherwise.
+    resume: True continues a run and asks for one; "auto" continues a run if there is one, and starts it
+    otherwise.
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite contradict each other")
@@ -165,7 +168,10 @@ def _check_new(run: Path, overwrite: bool) -> Start:
 
 
 def holds(folder: Path) -> list[str]:
-    """What is in the folder, sorted. An empty folder does not count, nor what a start that was killed leaves: it is no run yet."""
+    """What is in the folder, sorted.
+
+    An empty folder does not count, nor what a start that was killed leaves: it is no run yet.
+    """
     if not folder.exists():
         return []
     found = []
@@ -205,13 +211,18 @@ def free_old_name(run: Path) -> Path:
 
 
 def replaced_by(place: Path) -> Path | None:
-    """The folder of the run that `--overwrite` put in the place of this one; None for a folder with another name."""
+    """The folder of the run that `--overwrite` put in the place of this one; None for a folder with another
+    name.
+    """
     found = re.fullmatch(rf"(.+){re.escape(OLD)}\d+", place.name)
     return None if found is None else place.with_name(found[1])
 
 
 def is_old(path: Path) -> bool:
-    """Whether the folder, or one above it in the path, was set aside by --overwrite. Collectors pass over it unless it is named."""
+    """Whether the folder, or one above it in the path, was set aside by --overwrite.
+
+    Collectors pass over it unless it is named.
+    """
     return any(replaced_by(place) is not None for place in (path, *path.parents))
 
 

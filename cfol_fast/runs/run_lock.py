@@ -1,4 +1,6 @@
-"""Keeps two processes out of one run folder, sets an old run aside, and notices when the folder is taken away from a run."""
+"""Keeps two processes out of one run folder, sets an old run aside, and notices when the folder is taken away
+from a run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ ATTEMPTS, PAUSE = 20, 0.01
 
 
 class RunLock:
-    """The lock is the system's own on RUN/.lock, so that it ends with its process; the file itself says nothing, and stays.
+    """The lock is the system's own on RUN/.lock, so that it ends with its process; the file itself says
+    nothing, and stays.
 
     Folders that were made for a run that was refused go again.
     """
@@ -52,7 +55,10 @@ class RunLock:
             )
 
     def set_aside(self) -> Path:
-        """Renames the run that is in the folder, and begins an empty folder in its place. Returns the old run's new name."""
+        """Renames the run that is in the folder, and begins an empty folder in its place.
+
+        Returns the old run's new name.
+        """
         check_can_be_set_aside(self.run)
         aside, old = free_old_name(self.run), self._lock
         try:
@@ -129,8 +135,8 @@ class RunLock:
 
     def _no_locks(self, reason: str) -> InputError:
         return InputError(
-            f"cannot lock {self.run / LOCK} ({reason}): on this file system two processes could train in one run. "
-            "Choose an --out on a file system with locks"
+            f"cannot lock {self.run / LOCK} ({reason}): on this file system two processes could train in one"
+            " run. Choose an --out on a file system with locks"
         )
 
     def _leave(self) -> None:

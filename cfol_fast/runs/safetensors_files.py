@@ -1,4 +1,7 @@
-"""safetensors files: tensors by name, and a header with texts. Ours carry the description of a checkpoint there, as JSON."""
+"""safetensors files: tensors by name, and a header with texts.
+
+Ours carry the description of a checkpoint there, as JSON.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from cfol_fast.runs.config import OptimizerConfig
 
 
 def milestones(config: OptimizerConfig, epochs: int) -> tuple[int, ...]:
-    """Epochs at which the rate falls; the paper's 100 and 150 of 200, in proportion, unless they are given."""
+    """Epochs at which the rate falls; the paper's 100 and 150 of 200, in proportion, unless they are
+    given.
+    """
     if config.milestones is not None:
         return config.milestones
     return (epochs // 2, epochs * 3 // 4)

@@ -72,8 +72,8 @@ def setting(
     """A field of the configuration with all that is said of it.
 
     help: what it means, for `--help` and the docs. limits: what a number may be. choices: the words that a
-    text may be, or a function that finds them. option: its own option of `train`. incidental: it changes where
-    or how a run is carried out, not what it computes.
+    text may be, or a function that finds them. option: its own option of `train`. incidental: it changes
+    where or how a run is carried out, not what it computes.
     """
     spec = Spec(help, limits, choices, option, incidental)
     return dataclasses.field(default=default, default_factory=factory, metadata={_SPEC: spec})

@@ -1,4 +1,7 @@
-"""Samplers: which examples are drawn next. Uniform (ERM), Exp3 over classes (CFOL) or examples (FOL), or a fixed class distribution."""
+"""Samplers: which examples are drawn next.
+
+Uniform (ERM), Exp3 over classes (CFOL) or examples (FOL), or a fixed class distribution.
+"""
 
 from cfol_fast.ranks import Ranks
 from cfol_fast.sampling.class_sampler import ClassSampler

@@ -1,7 +1,8 @@
 """CFOL, the paper's method: Exp3 over the classes (Algorithm 1), and its reweighted variant (section 4.1).
 
-The adversary keeps one number per class, w. Classes are drawn from p = gamma * base + (1 - gamma) * softmax(w) and an
-example uniformly within its class; every mistake adds eta / p[y] to its class's w. (The paper prints a minus, which would
+The adversary keeps one number per class, w. Classes are drawn from p = gamma * base + (1 - gamma) *
+softmax(w) and an example uniformly within its class; every mistake adds eta / p[y] to its class's w. (The
+paper prints a minus, which would
 favour the easy classes: see docs/differences.md.)
 """
 
@@ -32,12 +33,14 @@ from cfol_fast.sampling.index_sampler import (
 class ClassSampler(IndexSampler):
     """Draws classes more often the more the model gets them wrong.
 
-    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size; "auto", for a run that will
-    draw `draws` examples (steps times batch size; 30 passes over the examples unless you say otherwise); or "theory", with the mistake
-    bound `C`. A sampler whose p cannot move in so many draws warns once. gamma: the share of `base` in p. prior: the q of the first step. `prior` and `base` are "uniform", "empirical" (the class frequencies) or k probabilities; the
-    variants UU, EU and EE of the paper's imbalance table are (prior, base). reweight: draw classes uniformly and ask for
-    losses weighted with k * p[y] instead. rank and world_size, or process_group: this process's place among those that train
-    together; each draws its part, and the update sums over all of them.
+    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size; "auto", for
+    a run that will draw `draws` examples (steps times batch size; 30 passes over the examples unless you say
+    otherwise); or "theory", with the mistake bound `C`. A sampler whose p cannot move in so many draws warns
+    once. gamma: the share of `base` in p. prior: the q of the first step. `prior` and `base` are "uniform",
+    "empirical" (the class frequencies) or k probabilities; the variants UU, EU and EE of the paper's
+    imbalance table are (prior, base). reweight: draw classes uniformly and ask for losses weighted with k *
+    p[y] instead. rank and world_size, or process_group: this process's place among those that train together;
+    each draws its part, and the update sums over all of them.
     """
 
     learns = True
@@ -121,9 +124,10 @@ class ClassSampler(IndexSampler):
     def update(self, y: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
         """w[y] += eta * loss / p[y], summed over the batch. y: (B,) int64; loss: (B,) in [0, 1] or bool.
 
-        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw, or a loader's ticket); by default that of
-        the latest draw. A caller that draws ahead must pass it, or the estimate of the class risks is biased. Every rank calls it,
-        with the p of the same draw; the numbers of examples may differ.
+        `p`: (k,) is the distribution that drew this batch (`ticket()` right after its draw, or a loader's
+        ticket); by default that of the latest draw. A caller that draws ahead must pass it, or the estimate
+        of the class risks is biased. Every rank calls it, with the p of the same draw; the numbers of
+        examples may differ.
         """
         check_tensor("y", y)
         if isinstance(p, Ticket):
@@ -147,21 +151,27 @@ class ClassSampler(IndexSampler):
         self._updates += 1
 
     def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
-        """The call of the paper's listing: the argument already contains the step size (`sampler.eta`), and p is the current one."""
+        """The call of the paper's listing: the argument already contains the step size (`sampler.eta`), and p
+        is the current one.
+        """
         if y.numel() == 0 and self.ranks.size == 1:
             return
         if not self._heard_eta:
             self._hear_eta(eta_times_loss)
         p = self._uniform if self.reweight else self.p
         eta_times_loss = eta_times_loss.to(torch.float32)
-        # The op counts losses in units of 2^-30, too coarse for numbers like 2e-6: give it x / m and p / m instead.
+        # The op counts losses in units of 2^-30, too coarse for numbers like 2e-6: give it x / m and p / m
+        # instead.
         largest = torch.cat([eta_times_loss.abs(), eta_times_loss.new_zeros(1)]).max().clamp(2.0**-100, 1.0)
         if self.ranks.size > 1:
             largest = self.ranks.largest(largest)
         self._learn(p / largest, y, eta_times_loss / largest, 1.0)
 
     def _hear_eta(self, eta_times_loss: Tensor) -> None:
-        """Looks once, at the first mistakes, whether the caller's step size can move p. Reads one number back from the device."""
+        """Looks once, at the first mistakes, whether the caller's step size can move p.
+
+        Reads one number back from the device.
+        """
         if eta_times_loss.is_meta or (eta_times_loss.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         eta = float(eta_times_loss.max()) if eta_times_loss.numel() else 0.0
@@ -180,7 +190,9 @@ class ClassSampler(IndexSampler):
         self.update(y, loss, ticket)
 
     def weight(self, y: Tensor) -> Tensor | None:
-        """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself follows p."""
+        """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself
+        follows p.
+        """
         return self.k * self.p[y] if self.reweight else None
 
     def settings(self) -> dict[str, Any]:
@@ -196,8 +208,9 @@ class ClassSampler(IndexSampler):
             return self.gamma / k + (1 - self.gamma) * step_size.softmax_share(k, lead)
 
         said = [
-            f"bandit: eta {self.eta:.3g}, {draws:,} draws: the p of a class that fails {step_size.GAP:.0%} more often than the others "
-            f"goes from {1 / k:.3g} to {p_at(lead / 2):.3g} at half of the run and {p_at(lead):.3g} at its end (at most {p_at(math.inf):.3g})"
+            f"bandit: eta {self.eta:.3g}, {draws:,} draws: the p of a class that fails {step_size.GAP:.0%}"
+            f" more often than the others goes from {1 / k:.3g} to {p_at(lead / 2):.3g} at half of the run"
+            f" and {p_at(lead):.3g} at its end (at most {p_at(math.inf):.3g})"
         ]
         if why := self._why_still(self.eta, draws, step_size.FAR_FROM[False]):
             said.append(f"warning: {why}")
@@ -205,7 +218,9 @@ class ClassSampler(IndexSampler):
         return said
 
     def review(self, history: list[list[float]]) -> list[str]:
-        """Whether p hardly moved or was at its cap in the run that ends, and which eta to try. history: p after every epoch."""
+        """Whether p hardly moved or was at its cap in the run that ends, and which eta to try. history: p
+        after every epoch.
+        """
         prior, q, k = self._prior, self.q, self.k
         # How far the class that gained most is ahead of the others together, beyond where it began.
         gained = int((q / prior).argmax())
@@ -225,7 +240,8 @@ class ClassSampler(IndexSampler):
             what = f"p of one class was at its cap of {cap:.3g} in {sum(capped)} of {len(capped)} epochs"
             smaller = self.eta * step_size.target_lead(k) / lead if lead < math.inf else self.eta / 10
             return [
-                f"bandit: {what}: a smaller eta lets it follow the errors, try --set eta={min(smaller, self.eta / 2):.2g}"
+                f"bandit: {what}: a smaller eta lets it follow the errors, try --set"
+                f" eta={min(smaller, self.eta / 2):.2g}"
             ]
         if lead < 0.1 * step_size.target_lead(k) and self.gamma < 1:
             larger = min(

@@ -19,7 +19,8 @@ from cfol_fast.user_input import shorten, whole_number
 class Classes:
     """The examples of each class: those of class y are `members[offsets[y]:offsets[y + 1]]`.
 
-    `offsets`: (k+1,) int64 and `members`: (N,) int64 are on the sampler's device, `frequencies`: (k,) float64 too.
+    `offsets`: (k+1,) int64 and `members`: (N,) int64 are on the sampler's device, `frequencies`: (k,) float64
+    too.
     """
 
     count: int
@@ -39,9 +40,12 @@ class Classes:
 def classes_of(
     labels: Any, num_classes: int | None = None, device: torch.device | str | None = None
 ) -> Classes:
-    """Groups a data set by class. `labels`: an int tensor (N,), a sequence, or a data set with `targets` or `labels`.
+    """Groups a data set by class.
 
-    The labels' values are looked at here, once, and nowhere later. Labels on the meta device have no values: they need
+    `labels`: an int tensor (N,), a sequence, or a data set with `targets` or `labels`.
+
+    The labels' values are looked at here, once, and nowhere later. Labels on the meta device have no values:
+    they need
     `num_classes`.
     """
     labels = labels_of(labels)
@@ -78,7 +82,8 @@ def labels_of(data: Any) -> Tensor:
         found = getattr(data, "labels", None) if found is None else found
         if found is None and isinstance(data, torch.utils.data.Dataset):
             raise TypeError(
-                f"{type(data).__name__} has neither 'targets' nor 'labels': pass its labels as a tensor of shape (N,)"
+                f"{type(data).__name__} has neither 'targets' nor 'labels': pass its labels as a tensor of"
+                " shape (N,)"
             )
         # torchvision keeps `targets` as they are on the disk.
         transform = None if found is None else getattr(data, "target_transform", None)
@@ -90,8 +95,8 @@ def labels_of(data: Any) -> Tensor:
         # torch raises each of them for something that is no row of numbers.
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"labels must be integers of shape (N,), one for each example, got {shorten(found)}: give a tensor, a list or a data set "
-                "with 'targets'"
+                f"labels must be integers of shape (N,), one for each example, got {shorten(found)}: give a"
+                " tensor, a list or a data set with 'targets'"
             ) from None
     if data.dim() == 1 and not data.numel():
         return data.to(torch.int64)
@@ -107,7 +112,9 @@ def labels_of(data: Any) -> Tensor:
 
 
 def distribution(given: str | Sequence[float] | Tensor, classes: Classes, name: str) -> Tensor:
-    """A distribution over the classes: (k,) float64 on their device. "uniform", "empirical" or positive numbers."""
+    """A distribution over the classes: (k,) float64 on their device. "uniform", "empirical" or positive
+    numbers.
+    """
     device = classes.offsets.device
     if isinstance(given, str):
         if given == "uniform":
@@ -128,7 +135,8 @@ def distribution(given: str | Sequence[float] | Tensor, classes: Classes, name: 
         total = float(vector.sum())
         if not bool((vector > 0).all()) or abs(total - 1) > 1e-4:
             raise InputError(
-                f"{name} must be positive and sum to 1, got a sum of {total:g} and a least entry of {float(vector.min()):g}"
+                f"{name} must be positive and sum to 1, got a sum of {total:g} and a least entry of"
+                f" {float(vector.min()):g}"
             )
         vector = vector / total
     return vector.to(device)

@@ -1,4 +1,6 @@
-"""FOL (Shalev-Shwartz and Wexler 2016): Exp3 over the N examples instead of the k classes, on a native sum tree."""
+"""FOL (Shalev-Shwartz and Wexler 2016): Exp3 over the N examples instead of the k classes, on a native sum
+tree.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ from cfol_fast.sampling.index_sampler import (
 
 
 class ExampleSampler(IndexSampler):
-    """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w) over n examples.
+    """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w)
+    over n examples.
 
-    n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws` examples (steps times
-    batch size; 30 passes over the examples unless you say otherwise); or "theory", with the mistake bound `C`. A sampler whose p
-    cannot move in so many draws warns once. Draw and update cost O(log n) per example on the CPU. rank and world_size,
+    n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws`
+    examples (steps times batch size; 30 passes over the examples unless you say otherwise); or "theory", with
+    the mistake bound `C`. A sampler whose p cannot move in so many draws warns once. Draw and update cost
+    O(log n) per example on the CPU. rank and world_size,
     or process_group: as for `ClassSampler`.
     """
 
@@ -82,12 +86,14 @@ class ExampleSampler(IndexSampler):
         return idx
 
     def update(self, idx: Tensor, loss: Tensor, p: Tensor | Ticket | None = None) -> None:
-        """w[i] += eta * loss / p for each drawn example i; one that was drawn twice gains twice. loss: (B,) in [0, 1] or bool.
+        """w[i] += eta * loss / p for each drawn example i; one that was drawn twice gains twice. loss: (B,)
+        in [0, 1] or bool.
 
-        `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of the latest
-        draw or, after iterating as a torch sampler, the one that each index was last drawn with. A loader's ticket carries the
-        indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, to see that the ticket is theirs.
-        Every rank calls it, with the same number of examples.
+        `p`: (B,) is the probability each was drawn with (`ticket()` right after the draw); by default that of
+        the latest draw or, after iterating as a torch sampler, the one that each index was last drawn with. A
+        loader's ticket carries the
+        indices too: with one, `update(y, loss, p=ticket)` takes the labels as the other samplers do, to see
+        that the ticket is theirs. Every rank calls it, with the same number of examples.
         """
         check_tensor("idx", idx)
         if isinstance(p, Ticket):
@@ -125,12 +131,14 @@ class ExampleSampler(IndexSampler):
         # What is no index at all the op itself refuses.
         if bool(((idx >= 0) & (idx < self.size)).all()):
             raise InputError(
-                "the update is not of the indices of the latest draw: ExampleSampler learns by index, update(idx, loss), or by a "
-                "loader's ticket, update(y, loss, p=ticket); pass the p that drew them for others"
+                "the update is not of the indices of the latest draw: ExampleSampler learns by index,"
+                " update(idx, loss), or by a loader's ticket, update(y, loss, p=ticket); pass the p that drew"
+                " them for others"
             )
 
     def __iter__(self) -> Iterator[int]:
-        # A loader collects a batch from several draws and may ask for more before the update: keep the p of each index.
+        # A loader collects a batch from several draws and may ask for more before the update: keep the p of
+        # each index.
         if self._iterated is None:
             self._iterated = torch.zeros(self.size, dtype=torch.float64, device=self.device)
         return super().__iter__()
@@ -145,7 +153,9 @@ class ExampleSampler(IndexSampler):
         return {**super().settings(), "eta": self.eta, "gamma": self.gamma, "draws": self.draws}
 
     def outlook(self, draws: int) -> list[str]:
-        """What the weights can reach in a run of so many draws, and a warning where that is next to nothing."""
+        """What the weights can reach in a run of so many draws, and a warning where that is next to
+        nothing.
+        """
         lead = self.eta * draws
         said = [
             f"bandit: eta {self.eta:.3g}, {draws:,} draws: an example that is always wrong ends with "
@@ -164,11 +174,13 @@ class ExampleSampler(IndexSampler):
         larger = min(self.eta * target / max(lead, 1e-3), 100 * self.eta, self.gamma / self.size)
         if lead < 0.1 * target and larger > 2 * self.eta:
             return [
-                f"bandit: weights hardly moved, the largest is {step_size.times(lead)} times the least: try --set eta={larger:.2g}"
+                f"bandit: weights hardly moved, the largest is {step_size.times(lead)} times the least: try"
+                f" --set eta={larger:.2g}"
             ]
         if lead > math.log(self.size):
             return [
-                f"bandit: single examples have {step_size.times(lead)} times the weight of others: try --set eta={self.eta * target / lead:.2g}"
+                f"bandit: single examples have {step_size.times(lead)} times the weight of others: try --set"
+                f" eta={self.eta * target / lead:.2g}"
             ]
         return []
 

@@ -1,4 +1,6 @@
-"""Samplers that learn nothing: uniform without replacement (ERM), and a fixed class distribution (the two-run baseline)."""
+"""Samplers that learn nothing: uniform without replacement (ERM), and a fixed class distribution (the two-run
+baseline).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from cfol_fast.sampling.index_sampler import IndexSampler, Ticket, checked_gamma
 
 
 class UniformSampler(IndexSampler):
-    """Every example once per epoch, in a new order each time; a batch may hold the end of one epoch and the start of the next.
+    """Every example once per epoch, in a new order each time; a batch may hold the end of one epoch and the
+    start of the next.
 
     n: the number of examples. rank and world_size, or process_group: as for `ClassSampler`.
     """
@@ -77,7 +80,8 @@ class UniformSampler(IndexSampler):
 class FixedClassSampler(IndexSampler):
     """Classes i.i.d. from one distribution, then an example uniformly within its class.
 
-    labels, rank, world_size, process_group: as for `ClassSampler`. p: "uniform", "empirical" or k probabilities.
+    labels, rank, world_size, process_group: as for `ClassSampler`. p: "uniform", "empirical" or k
+    probabilities.
     """
 
     def __init__(
@@ -131,7 +135,8 @@ class FixedClassSampler(IndexSampler):
 
 
 def two_run_distribution(accuracies: Sequence[float] | Tensor, gamma: float = 0.5) -> Tensor:
-    """The second run's class distribution in the paper's naive baseline: gamma / k + (1 - gamma) * softmax(-accuracies).
+    """The second run's class distribution in the paper's naive baseline: gamma / k + (1 - gamma) *
+    softmax(-accuracies).
 
     accuracies: (k,), the robust accuracy of each class, in [0, 1], after a first run.
     """

@@ -1,8 +1,9 @@
 """What every sampler is: a source of data set indices that may learn from the mistakes made on them.
 
-The trainer draws (`draw`), keeps what the update will need (`ticket`), and after the step reports which examples were
-wrong (`observe`). None of the three reads a value back from the device. A draw follows from the state alone, so ranks that
-hold the same state compute the same global draw and take their slots of it (`ranks.py`).
+The trainer draws (`draw`), keeps what the update will need (`ticket`), and after the step reports which
+examples were wrong (`observe`). None of the three reads a value back from the device. A draw follows from the
+state alone, so ranks that hold the same state compute the same global draw and take their slots of it
+(`ranks.py`).
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ _samplers = itertools.count(1)
 
 
 class Ticket(NamedTuple):
-    """What a batch was drawn with: its indices (B,), and what the sampler's `ticket()` said right after its draw.
+    """What a batch was drawn with: its indices (B,), and what the sampler's `ticket()` said right after its
+    draw.
 
-    y: (B,) the batch's labels, where a loader found them. number: of this ticket among all tickets of the process; None for one that was
-    made by hand.
+    y: (B,) the batch's labels, where a loader found them. number: of this ticket among all tickets of the
+    process; None for one that was made by hand.
     """
 
     idx: Tensor
@@ -47,10 +49,11 @@ class Ticket(NamedTuple):
 class IndexSampler(Sampler[int], ABC):
     """Base of all samplers; also a torch `Sampler`, for a plain `DataLoader` on the user's own data set.
 
-    As a torch sampler it draws only when the loader asks: what was drawn ahead (at most `chunk` indices) is thrown away
-    when an update comes in, so with `num_workers=0` every batch is drawn from the distribution after the latest update.
-    A loader with workers prefetches: it asks for `num_workers * prefetch_factor` batches before the first is used, and
-    an update is seen that many batches later. Iterating reads indices back from the device, as a host loader must.
+    As a torch sampler it draws only when the loader asks: what was drawn ahead (at most `chunk` indices) is
+    thrown away when an update comes in, so with `num_workers=0` every batch is drawn from the distribution
+    after the latest update. A loader with workers prefetches: it asks for `num_workers * prefetch_factor`
+    batches before the first is used, and an update is seen that many batches later. Iterating reads indices
+    back from the device, as a host loader must.
     """
 
     chunk = 32
@@ -87,7 +90,9 @@ class IndexSampler(Sampler[int], ABC):
         return self._updates
 
     def draw(self, n: int) -> Tensor:
-        """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its n of a draw of n * w."""
+        """The next n indices into the data set: (n,) int64 on the sampler's device; of w ranks each gets its
+        n of a draw of n * w.
+        """
         n, ranks = whole_number("n", n, 0), self.ranks
         ranks.check_told()
         # A state that was loaded comes from a sampler that has warned.
@@ -105,14 +110,17 @@ class IndexSampler(Sampler[int], ABC):
             warnings.warn(f"{type(self).__name__}: {text}", stacklevel=3)
 
     def _warn_if_untold(self) -> None:
-        """A learning sampler that nobody tells what was wrong draws as at first. `loader` says so itself, in its own words."""
+        """A learning sampler that nobody tells what was wrong draws as at first.
+
+        `loader` says so itself, in its own words.
+        """
         if self._untold_is_said or not self.learns or self._asked <= 2 * len(self):
             return
         self._untold_is_said = True
         if self.updates_before_pass is None:
             self.unsaid = (
-                "more than two passes were drawn and nobody told the sampler what was wrong, so p stays as it was: call "
-                "sampler.update(y, wrong) after every batch"
+                "more than two passes were drawn and nobody told the sampler what was wrong, so p stays as it"
+                " was: call sampler.update(y, wrong) after every batch"
             )
 
     @abstractmethod
@@ -120,11 +128,15 @@ class IndexSampler(Sampler[int], ABC):
         """The next n indices for all ranks together."""
 
     def batches(self, batch_size: int) -> Batches:
-        """For `DataLoader(dataset, batch_sampler=sampler.batches(128))`: each batch is one draw, made when the loader asks for it."""
+        """For `DataLoader(dataset, batch_sampler=sampler.batches(128))`: each batch is one draw, made when
+        the loader asks for it.
+        """
         return Batches(self, batch_size)
 
     def ticket(self) -> Tensor | None:
-        """What the latest batch was drawn with; pass it to `observe` together with that batch's mistakes, however late."""
+        """What the latest batch was drawn with; pass it to `observe` together with that batch's mistakes,
+        however late.
+        """
         return None
 
     def hand_out(self, idx: Tensor) -> Ticket:
@@ -136,18 +148,22 @@ class IndexSampler(Sampler[int], ABC):
         return Ticket(idx, self.ticket(), None, self._tickets)
 
     def take_back(self, ticket: Ticket, y: Tensor, loss: Tensor) -> None:
-        """Refuses a ticket that is not of the batch with these labels (B,). On a GPU other labels set a flag, which a loader reads."""
+        """Refuses a ticket that is not of the batch with these labels (B,).
+
+        On a GPU other labels set a flag, which a loader reads.
+        """
         number, drawn = ticket.number, len(ticket.idx)
         if number is not None and number // TICKETS_EACH != self._tickets // TICKETS_EACH:
             raise InputError("the ticket is of another sampler: pass the ticket that came with the batch")
         if number is not None and number not in self._waiting:
             raise InputError(
-                "the ticket was used for an update before: pass the ticket that came with the batch, and update once for each batch"
+                "the ticket was used for an update before: pass the ticket that came with the batch, and"
+                " update once for each batch"
             )
         if y.shape != (drawn,) or loss.shape != (drawn,):
             raise InputError(
-                f"the ticket is of a batch of {drawn} examples, the update has labels {tuple(y.shape)} and losses {tuple(loss.shape)}: "
-                "pass the ticket that came with the batch"
+                f"the ticket is of a batch of {drawn} examples, the update has labels {tuple(y.shape)} and"
+                f" losses {tuple(loss.shape)}: pass the ticket that came with the batch"
             )
         expected = self._labels_of(ticket)
         if expected is not None and not (y.is_meta or expected.is_meta):
@@ -156,8 +172,8 @@ class IndexSampler(Sampler[int], ABC):
                 self.fault.bitwise_or_(other.to(self.fault) * ops.TICKET_FAULT)
             elif bool(other):
                 raise InputError(
-                    f"the ticket is of another batch: {int((y != expected.cpu()).sum())} of {drawn} labels are not those of its examples; "
-                    "pass the ticket that came with the batch"
+                    f"the ticket is of another batch: {int((y != expected.cpu()).sum())} of {drawn} labels"
+                    " are not those of its examples; pass the ticket that came with the batch"
                 )
         if number is not None:
             del self._waiting[number]
@@ -183,11 +199,15 @@ class IndexSampler(Sampler[int], ABC):
 
     @property
     def p(self) -> Tensor | None:
-        """The distribution over classes that is drawn from or weighted with: (k,) float64, or None if there is none."""
+        """The distribution over classes that is drawn from or weighted with: (k,) float64, or None if there
+        is none.
+        """
         return None
 
     def outlook(self, draws: int) -> list[str]:
-        """What the sampler can do in a run of so many draws, for the start of the run; nothing where it does not learn."""
+        """What the sampler can do in a run of so many draws, for the start of the run; nothing where it does
+        not learn.
+        """
         return []
 
     def review(self, history: list[list[float]]) -> list[str]:
@@ -203,7 +223,10 @@ class IndexSampler(Sampler[int], ABC):
         """Continues exactly where the sampler that made `state` was."""
 
     def fingerprint(self) -> str:
-        """A hash of the state: equal on all ranks, and for any number of them. Reads the state back from the device."""
+        """A hash of the state: equal on all ranks, and for any number of them.
+
+        Reads the state back from the device.
+        """
         digest = hashlib.sha256()
         for name, value in sorted(self.state_dict().items()):
             for part in value if isinstance(value, list) else [value]:
@@ -212,7 +235,9 @@ class IndexSampler(Sampler[int], ABC):
         return digest.hexdigest()
 
     def check_ranks(self) -> None:
-        """Fails on every rank, and names them, unless all have the same state; every rank calls it, at each epoch's end say."""
+        """Fails on every rank, and names them, unless all have the same state; every rank calls it, at each
+        epoch's end say.
+        """
         digest = hashlib.sha256(f"{self.fingerprint()} {self._asked}".encode()).digest()
         self.ranks.check_same(digest, f"the state of {type(self).__name__}")
 
@@ -243,7 +268,10 @@ class IndexSampler(Sampler[int], ABC):
 
 
 class Batches(Sampler[list[int]]):
-    """A sampler's pass in batches, the last one possibly smaller. With workers a loader asks early, as it does for single indices."""
+    """A sampler's pass in batches, the last one possibly smaller.
+
+    With workers a loader asks early, as it does for single indices.
+    """
 
     def __init__(self, sampler: IndexSampler, batch_size: int) -> None:
         self.sampler, self.batch_size = sampler, whole_number("batch_size", batch_size, 1)
@@ -282,7 +310,10 @@ PROBABILITIES = ("base", "p", "drawn")
 
 
 def checked_state(state: Any, own: dict[str, Any]) -> dict[str, Any]:
-    """`state`, if it can be that of the sampler whose own state is `own`. Nothing has been changed where it is refused."""
+    """`state`, if it can be that of the sampler whose own state is `own`.
+
+    Nothing has been changed where it is refused.
+    """
     kind, size = own["kind"], own["size"]
     if not isinstance(state, Mapping):
         raise InputError(f"the state of a sampler is a dict, got {shorten(state)}")

@@ -1,7 +1,8 @@
 """The bandits' step size: chosen from the length of the run, and told by what p can reach with it.
 
-Whatever p drew an example, a draw adds eta times its class's error to w in expectation, since the mistake is divided by p. So after N draws
-a class that fails D more often than the others is ahead by eta * D * N, and the softmax follows: all rules here are this one line.
+Whatever p drew an example, a draw adds eta times its class's error to w in expectation, since the mistake is
+divided by p. So after N draws a class that fails D more often than the others is ahead by eta * D * N, and
+the softmax follows: all rules here are this one line.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from cfol_fast import theory
 from cfol_fast.errors import InputError
 
-# How much more often the worst class fails than the others, under attack: 0.4 on CIFAR-10 (the paper) and on the demo's images.
+# How much more often the worst class fails than the others, under attack: 0.4 on CIFAR-10 (the paper) and on
+# the demo's images.
 GAP = 0.4
-# By how much an eta may be below "auto" before the sampler warns: by whether the number of draws is known, or is taken to be `PASSES`.
+# By how much an eta may be below "auto" before the sampler warns: by whether the number of draws is known, or
+# is taken to be `PASSES`.
 FAR_FROM = {False: 5.0, True: 20.0}
 # The length of a run of which nobody says how long it is: so many times the number of examples.
 PASSES = 30
@@ -26,7 +29,9 @@ def draws_of(draws: int | None, size: int) -> int:
 
 
 def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[], float]) -> float:
-    """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (the sampler's own rule for its draws)."""
+    """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (the sampler's own rule
+    for its draws).
+    """
     if eta == "theory":
         return theory.step_size(arms, C)
     # A run that was begun with "theory" is continued with its number.
@@ -40,16 +45,19 @@ def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[],
 
 
 def for_classes(k: int, draws: int, least_p: float) -> float:
-    """A class that fails `GAP` more often than the others has half of the softmax after half of the draws, two thirds where k = 2.
+    """A class that fails `GAP` more often than the others has half of the softmax after half of the draws,
+    two thirds where k = 2.
 
-    It has (k - 1) / k of it at the end. least_p: the smallest probability of a class; one mistake adds eta / p to w, and beyond 1
-    (lemma 1's eta <= gamma / k) chance would choose the class, not the errors. This matters for fewer than 5 ln(k) / least_p draws.
+    It has (k - 1) / k of it at the end. least_p: the smallest probability of a class; one mistake adds eta /
+    p to w, and beyond 1 (lemma 1's eta <= gamma / k) chance would choose the class, not the errors. This
+    matters for fewer than 5 ln(k) / least_p draws.
     """
     return min(target_lead(k) / (GAP * _checked(draws)), least_p)
 
 
 def for_examples(draws: int, least_p: float) -> float:
-    """An example that is always wrong weighs twice one that is never wrong after half of the draws, four times at the end.
+    """An example that is always wrong weighs twice one that is never wrong after half of the draws, four
+    times at the end.
 
     The rule for classes would give half of the softmax to a single example.
     """

@@ -1,4 +1,6 @@
-"""Training: `train(config)` from Python, `cfol-fast train` from the command line; `load(run)` gives the model back."""
+"""Training: `train(config)` from Python, `cfol-fast train` from the command line; `load(run)` gives the model
+back.
+"""
 
 from cfol_fast.errors import Stopped, TrainingFailed
 from cfol_fast.runs.config import TrainConfig, assign, from_dict, from_toml, to_dict

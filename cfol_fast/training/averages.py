@@ -1,7 +1,8 @@
 """An exponential moving average of the weights (`ema`), beside training, which it does not change.
 
-It is a network of its own, so that it is validated, kept and tested like the trained one. With a gate and once per epoch it is FAWA
-(Wei et al., CVPR 2023): weights of an epoch whose worst hold-out class is below the gate stay out.
+It is a network of its own, so that it is validated, kept and tested like the trained one. With a gate and
+once per epoch it is FAWA (Wei et al., CVPR 2023): weights of an epoch whose worst hold-out class is below the
+gate stay out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from cfol_fast.runs.config import EmaConfig
 
 
 class WeightAverage:
-    """After t updates with the weights theta_1 .. theta_t, `model` holds sum_s d^(t-s) theta_s / sum_s d^(t-s), d the decay.
+    """After t updates with the weights theta_1 .. theta_t, `model` holds sum_s d^(t-s) theta_s / sum_s
+    d^(t-s), d the decay.
 
-    So the average begins with the first weights that it is given, and not with random ones, which a short run would not forget.
-    BatchNorm's statistics are averaged like weights. Its counters are no weights: they are the trained network's.
-    updates: t. is_open: whether the weights may be taken; a gate is closed until a validation reaches it. epoch: the last one that ended.
+    So the average begins with the first weights that it is given, and not with random ones, which a short run
+    would not forget. BatchNorm's statistics are averaged like weights. Its counters are no weights: they are
+    the trained network's.
+    updates: t. is_open: whether the weights may be taken; a gate is closed until a validation reaches it.
+    epoch: the last one that ended.
     """
 
     def __init__(self, trained: nn.Module, chosen: EmaConfig) -> None:
@@ -41,7 +45,8 @@ class WeightAverage:
     def after_epoch(self, epoch: int, worst: float | None) -> None:
         """worst: the accuracy of the hold-out's worst class, None in an epoch without validation.
 
-        A run that is stopped while an epoch ends does so again when it is resumed: its weights are not taken twice.
+        A run that is stopped while an epoch ends does so again when it is resumed: its weights are not taken
+        twice.
         """
         if epoch == self.epoch:
             return
@@ -68,7 +73,8 @@ class WeightAverage:
         if self.updates:
             return []
         return [
-            f"no average of the weights was kept: the hold-out's worst class never reached ema.gate={self.chosen.gate:g}"
+            "no average of the weights was kept: the hold-out's worst class never reached"
+            f" ema.gate={self.chosen.gate:g}"
         ]
 
     def state_dict(self) -> dict[str, Any]:

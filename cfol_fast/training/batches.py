@@ -1,4 +1,6 @@
-"""How a batch reaches the training step: drawn by the sampler, made into pixels by the source, handed over with its ticket."""
+"""How a batch reaches the training step: drawn by the sampler, made into pixels by the source, handed over
+with its ticket.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Ticket = Tensor | None
 
 
 class TrainingBatch(NamedTuple):
-    """indices: (B,) int64, the sampler's; ticket: what they were drawn with; x: (B, C, H, W) in [0, 1]; y: (B,) int64."""
+    """indices: (B,) int64, the sampler's; ticket: what they were drawn with; x: (B, C, H, W) in [0, 1]; y:
+    (B,) int64.
+    """
 
     indices: Tensor
     ticket: Ticket
@@ -28,9 +32,10 @@ class TrainingBatch(NamedTuple):
 class Batches:
     """The batches of a run, one per step.
 
-    A source may draw ahead (FFCV's lag). The sampler's update needs what drew the batch at hand, not the latest draw, so each draw
-    waits here with its ticket until its batch comes back. What waits is part of a checkpoint: a resumed run feeds again what had
-    been drawn and not yet trained on. batch_size: the global one; of many ranks each gets its slots, and a checkpoint holds those of all.
+    A source may draw ahead (FFCV's lag). The sampler's update needs what drew the batch at hand, not the
+    latest draw, so each draw waits here with its ticket until its batch comes back. What waits is part of a
+    checkpoint: a resumed run feeds again what had been drawn and not yet trained on. batch_size: the global
+    one; of many ranks each gets its slots, and a checkpoint holds those of all.
     """
 
     def __init__(self, sampler: IndexSampler, source: TrainingSource, batch_size: int) -> None:

@@ -1,4 +1,6 @@
-"""What a step leaves in BatchNorm's buffers: statistics averaged over its shards, and one more batch counted, however often it passed."""
+"""What a step leaves in BatchNorm's buffers: statistics averaged over its shards, and one more batch counted,
+however often it passed.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from cfol_fast.ranks import Ranks
 class StepCount:
     """Keeps `num_batches_tracked` counting steps: TRADES passes twice in one, and shards do.
 
-    A layer that is not in use, or in evaluation mode, counts nothing. Where momentum is None the count decides the weight of a pass in the
-    running mean, and stays as torch counts it.
+    A layer that is not in use, or in evaluation mode, counts nothing. Where momentum is None the count
+    decides the weight of a pass in the running mean, and stays as torch counts it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,7 +42,8 @@ class BatchNormStatistics:
         layers = _layers(model)
         running = [t for layer in layers for t in (layer.running_mean, layer.running_var) if t is not None]
         counts = [t for layer in layers if (t := layer.num_batches_tracked) is not None]
-        # `data` has a version counter of its own: autograd sees the buffers as BatchNorm itself leaves them, changed behind its back.
+        # `data` has a version counter of its own: autograd sees the buffers as BatchNorm itself leaves them,
+        # changed behind its back.
         self._running = [t.data for t in running]
         # The counts are not averaged: every shard leaves the same.
         self._all = self._running + [t.data for t in counts]

@@ -1,7 +1,9 @@
-"""What a run tells the outside: a `Callback` hears of its start, its steps, its rows, its validations and its end.
+"""What a run tells the outside: a `Callback` hears of its start, its steps, its rows, its validations and its
+end.
 
-`metrics.jsonl` stays the truth: a row is on the disk before anybody hears of it, and a resumed run tells only the rows that are not in
-the file yet. A callback cannot lose a run: its errors are reported, and it draws its random numbers apart.
+`metrics.jsonl` stays the truth: a row is on the disk before anybody hears of it, and a resumed run tells only
+the rows that are not in the file yet. A callback cannot lose a run: its errors are reported, and it draws its
+random numbers apart.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The run that a callback hears of. step: where it begins, 0 unless it is resumed; rows: those that metrics.jsonl holds then."""
+    """The run that a callback hears of. step: where it begins, 0 unless it is resumed; rows: those that
+    metrics.jsonl holds then.
+    """
 
     folder: Path
     config: TrainConfig
@@ -42,20 +46,32 @@ class RunInfo:
 
 
 class Callback:
-    """Hears of a run: override what you need, and pass it to `train(config, callbacks=[...])`. Of several ranks only the first calls it.
+    """Hears of a run: override what you need, and pass it to `train(config, callbacks=[...])`.
 
-    What it raises does not end the run: the error is said, the callback is closed and not called again. Only three kinds of error go
-    through: `InputError` in on_start, before the first step, and `TrainingFailed` and `Stopped`, which end the run on purpose.
+    Of several ranks only the first calls it.
+
+    What it raises does not end the run: the error is said, the callback is closed and not called again. Only
+    three kinds of error go
+    through: `InputError` in on_start, before the first step, and `TrainingFailed` and `Stopped`, which end
+    the run on purpose.
     """
 
     def on_start(self, run: RunInfo) -> None:
-        """Before the first step. An old run that --overwrite replaces is still in `run.folder`, until the first step is done."""
+        """Before the first step.
+
+        An old run that --overwrite replaces is still in `run.folder`, until the first step is done.
+        """
 
     def on_step(self, step: int) -> None:
-        """`step` steps are done. Nothing was read from the device for it; a callback that reads from it makes the run wait."""
+        """`step` steps are done.
+
+        Nothing was read from the device for it; a callback that reads from it makes the run wait.
+        """
 
     def on_row(self, row: Row) -> None:
-        """A row of metrics.jsonl, of kind "train" or "validation"; each is told once, also when the run was resumed."""
+        """A row of metrics.jsonl, of kind "train" or "validation"; each is told once, also when the run was
+        resumed.
+        """
 
     def on_validation(self, row: Row, model: nn.Module) -> None:
         """After the row of a validation, with the model in evaluation mode and without gradients."""

@@ -1,8 +1,8 @@
 """The whole training step as one CUDA graph (`--graph on`): recorded once, then started by a single call.
 
-Everything that changes from step to step is in device memory: the learning rate, the step's number, the place in the shuffle, the
-bandit, the random states. What a recording would miss, the host does before each step: it sets the rate and keeps members of the
-ensemble.
+Everything that changes from step to step is in device memory: the learning rate, the step's number, the place
+in the shuffle, the bandit, the random states. What a recording would miss, the host does before each step: it
+sets the rate and keeps members of the ensemble.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def why_no_graph(config: TrainConfig) -> str | None:
 class CapturedStep:
     """Takes the steps of a run: a few without the graph, then by replaying it.
 
-    A graph holds the addresses of what it was recorded with, and what the model's Python code decided. So it is recorded after the
-    trainer has been restored, and again when the shape of a batch or the model's fingerprint changes. In the steps before a capture the
-    fast network of the attack is proven; a recording holds no proof.
+    A graph holds the addresses of what it was recorded with, and what the model's Python code decided. So it
+    is recorded after the trainer has been restored, and again when the shape of a batch or the model's
+    fingerprint changes. In the steps before a capture the fast network of the attack is proven; a recording
+    holds no proof.
     """
 
     def __init__(self, step: Step, batches: Batches) -> None:
@@ -82,7 +83,9 @@ class CapturedStep:
         return fingerprint(self.step.model, self._functions)
 
     def _take_eagerly(self, batches: Iterator[TrainingBatch]) -> None:
-        """On the stream of the capture, as torch asks for: autograd remembers the stream a parameter was first used on."""
+        """On the stream of the capture, as torch asks for: autograd remembers the stream a parameter was
+        first used on.
+        """
         now = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):

@@ -15,9 +15,11 @@ NEVER = 2**62
 
 
 class EpochCounts:
-    """What the steps count on the device: themselves, per class examples and errors, the sum of the losses, the first bad loss.
+    """What the steps count on the device: themselves, per class examples and errors, the sum of the losses,
+    the first bad loss.
 
-    Of many ranks each counts its own slots; `over_ranks` and `state_dict` add them up, so every rank asks for them at the same time.
+    Of many ranks each counts its own slots; `over_ranks` and `state_dict` add them up, so every rank asks for
+    them at the same time.
     """
 
     def __init__(self, num_classes: int, device: torch.device, ranks: Ranks | None = None) -> None:

@@ -1,4 +1,6 @@
-"""The evaluations inside a run: any of its models on any of its images, under the attacks that its configuration names."""
+"""The evaluations inside a run: any of its models on any of its images, under the attacks that its
+configuration names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The final test of a run: every checkpoint that it kept, under the strong attack; writes result.json and what it names."""
+"""The final test of a run: every checkpoint that it kept, under the strong attack; writes result.json and
+what it names.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ EMA_LAST = checkpoints.EMA + checkpoints.LAST
 
 
 def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
-    """Tests the last and the best checkpoints, and those of the average, with the strong attack; writes gallery.json and result.json.
+    """Tests the last and the best checkpoints, and those of the average, with the strong attack; writes
+    gallery.json and result.json.
 
-    `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in training the best clean
-    one), or the last one without a hold-out.
+    `test` is the checkpoint with the best average robust accuracy (the paper's rule; without an attack in
+    training the best clean one), or the last one without a hold-out.
     """
     config, model, images = state.config, state.step.model, state.images
     epochs = {checkpoints.LAST: state.position.epoch}
@@ -129,10 +132,12 @@ def in_words(found: dict[str, Any]) -> str:
 def ensemble_risk(
     state: RunState, evaluations: Evaluations, members: theory.IterateReservoir
 ) -> dict[str, Any]:
-    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the members.
+    """The left-hand side of Theorem 1: every member attacked on its own, the class risks averaged over the
+    members.
 
-    It is the risk on the training images (here without augmentation), so that is where it is measured: on all of them or, where
-    they are many, on a seeded part with its share of every class. About test images the theorem says nothing.
+    It is the risk on the training images (here without augmentation), so that is where it is measured: on all
+    of them or, where they are many, on a seeded part with its share of every class. About test images the
+    theorem says nothing.
     """
     model, classes, images = state.step.model, state.images.classes, state.images.train
     rows = data.stratified(state.images.labels, min(len(images), TRAINING_RISK_IMAGES))
@@ -158,7 +163,8 @@ def ensemble_risk(
 
 
 def robust_class_accuracies(folder: Path, result: dict[str, Any]) -> Tensor:
-    """(k,) of a finished stage, for the next: on its hold-out; without one, on its training examples at the end.
+    """(k,) of a finished stage, for the next: on its hold-out; without one, on its training examples at the
+    end.
 
     The paper takes the test set, which is what `--holdout test` does; otherwise the test set stays unseen.
     """

@@ -20,7 +20,8 @@ from cfol_fast.training.evaluations import Evaluations, figures, in_order
 from cfol_fast.training.position import Position
 from cfol_fast.training.step import Step
 
-# Robust accuracy on the training images minus that under PGD on the hold-out. Overfitting alone stays far below it.
+# Robust accuracy on the training images minus that under PGD on the hold-out. Overfitting alone stays far
+# below it.
 COLLAPSE_GAP = 0.3
 
 
@@ -44,7 +45,9 @@ class HoldOut:
         return found
 
     def epoch_facts(self, epoch: int, class_error: Tensor, validated: Row, step: Step) -> EpochFacts:
-        """What the step's class policy may use. class_error: (k,) of the training images; validated: the epoch's row."""
+        """What the step's class policy may use. class_error: (k,) of the training images; validated: the
+        epoch's row.
+        """
         classes = self.evaluations.images.classes
         clean, robust = (in_order(validated[kind]["per_class"], classes) for kind in ("clean", "robust"))
         losses = mean = None
@@ -53,7 +56,8 @@ class HoldOut:
         return EpochFacts(epoch, class_error, clean, robust, losses, mean)
 
     def losses(self, model: nn.Module, objective: objectives.Objective) -> tuple[Tensor, float]:
-        """The objective's loss under the training attack, without class factors: (k,) class means, and over all images.
+        """The objective's loss under the training attack, without class factors: (k,) class means, and over
+        all images.
 
         The radius is that of the configuration.
         """
@@ -85,15 +89,18 @@ class HoldOut:
 def judged(config: TrainConfig, found: Row) -> Row:
     """The accuracies by which weights are judged: the robust ones.
 
-    Training without an attack is judged by its clean accuracies. Its robust accuracies fall while it learns: a network that
-    has learned nothing answers alike for every image, attacked or not, so they would choose the first epoch.
+    Training without an attack is judged by its clean accuracies. Its robust accuracies fall while it learns:
+    a network that has learned nothing answers alike for every image, attacked or not, so they would choose
+    the first epoch.
     """
     accuracies: Row = found["clean" if config.attack.kind == "none" else "robust"]
     return accuracies
 
 
 def collapse_warning(config: TrainConfig, training: Row, validated: Row | None = None) -> str | None:
-    """Single-step training may collapse: the network withstands the one step it is trained with and nothing else (Wong et al. 2020)."""
+    """Single-step training may collapse: the network withstands the one step it is trained with and nothing
+    else (Wong et al. 2020).
+    """
     kind = str(config.attack.kind)
     if validated is None or not attacks.KINDS[kind].single_step:
         return None

@@ -25,7 +25,8 @@ class RunImages:
     """What a run trains, validates and tests on, and the network that fits these images.
 
     labels: of the training images, on the CPU, in the order of the sampler's indices.
-    validation: None with --holdout none. validation_split: "holdout", or "test" when the test set serves as one.
+    validation: None with --holdout none. validation_split: "holdout", or "test" when the test set serves as
+    one.
     """
 
     classes: list[str]
@@ -41,7 +42,8 @@ class RunImages:
     notes: list[str] = field(default_factory=list)
     # The white point of images with more than 8 bits, where there are such.
     white: float | None = None
-    # The digests of the parts, which the first process of a machine computes; and (copies, images looked at) of "test" and "holdout".
+    # The digests of the parts, which the first process of a machine computes; and (copies, images looked at)
+    # of "test" and "holdout".
     content: dict[str, dict[str, Any]] | None = None
     copies: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -115,8 +117,9 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     if isinstance(found.train, data.BetonSet) and isinstance(found.test, data.BetonSet):
         on_disk = sum(part.file.path.stat().st_size for part in (found.train, found.test))
         notes.append(
-            f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on the disk; "
-            f"{room.size_text(memory)} of memory for batches{' in each process' * (processes.count() > 1)}"
+            f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on"
+            f" the disk; {room.size_text(memory)} of memory for"
+            f" batches{' in each process' * (processes.count() > 1)}"
         )
     spec = ModelSpec(
         name=config.model.name or "",
@@ -162,7 +165,10 @@ def _copies(
 
 def _copies_note(part: str, count: int, of: int) -> str:
     what = {"test": "test set", "holdout": "hold-out"}[part]
-    return f"warning: {count:,} of {of:,} images of the {what} are copies of training images: its accuracies are too high"
+    return (
+        f"warning: {count:,} of {of:,} images of the {what} are copies of training images: its accuracies are"
+        " too high"
+    )
 
 
 def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> list[str]:

@@ -1,4 +1,6 @@
-"""The weights that a run starts from: those of a run or checkpoint of ours, another project's (`model.init`), or a library's (`model.pretrained`)."""
+"""The weights that a run starts from: those of a run or checkpoint of ours, another project's (`model.init`),
+or a library's (`model.pretrained`).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ BY_POSITION = "Rename the classes, or take them by position (--classes-by-positi
 def start_from(
     model: nn.Module, chosen: ModelConfig, spec: ModelSpec, classes: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Loads the weights into `model`; returns what the result says of them. The normalisation comes with the weights.
+    """Loads the weights into `model`; returns what the result says of them.
 
-    epochs: those that a checkpoint of ours was trained for, which belong to the budget of whoever continues from it. Where its run
-    itself began from weights, their epochs count too, and `init` says the same of them.
-    classes: of the run. The outputs of a checkpoint of ours with the same classes in another order are put in this order.
+    The normalisation comes with the weights.
+
+    epochs: those that a checkpoint of ours was trained for, which belong to the budget of whoever continues
+    from it. Where its run itself began from weights, their epochs count too, and `init` says the same of
+    them.
+    classes: of the run. The outputs of a checkpoint of ours with the same classes in another order are put in
+    this order.
     new: the layers that keep their random weights: weights of others may be for another number of classes.
     """
     if chosen.pretrained:
@@ -49,7 +55,8 @@ def start_from(
         for name in ("name", "num_classes", "image_size", "in_channels"):
             if getattr(theirs, name) != getattr(spec, name):
                 raise InputError(
-                    f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights to start from must fit the network"
+                    f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights"
+                    " to start from must fit the network"
                 )
         order = None if chosen.init_by_position else places(state["classes"], classes, str(path), BY_POSITION)
         model.load_state_dict(state["model"])
@@ -89,7 +96,9 @@ def start_from(
 
 
 def _put_outputs_in_order(model: nn.Module, order: list[int], spec: ModelSpec, path: Path) -> None:
-    """Output c becomes what output order[c] was: the rows of the last linear layer, if that is what makes the logits."""
+    """Output c becomes what output order[c] was: the rows of the last linear layer, if that is what makes the
+    logits.
+    """
     device = next(model.parameters()).device
     images = torch.rand(2, spec.in_channels, spec.image_size, spec.image_size, generator=torch.Generator())
     heads = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
@@ -101,8 +110,8 @@ def _put_outputs_in_order(model: nn.Module, order: list[int], spec: ModelSpec, p
             if torch.allclose(model(images.to(device)), before[:, order], rtol=1e-4, atol=1e-5):
                 return
     raise InputError(
-        f"{path} has the classes in another order than the data, and the model does not end in a linear layer whose outputs could be "
-        f"reordered. {BY_POSITION}"
+        f"{path} has the classes in another order than the data, and the model does not end in a linear layer"
+        f" whose outputs could be reordered. {BY_POSITION}"
     )
 
 

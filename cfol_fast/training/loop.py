@@ -66,13 +66,15 @@ def train(
 ) -> Run:
     """Trains as `config` says, tests the kept checkpoints, and returns the run.
 
-    resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if no run is there.
-    overwrite: start afresh in an existing run folder; the old one is renamed to RUN.old-1 when the new run has taken its first step. force: resume although thread count or instructions changed.
+    resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if
+    no run is there.
+    overwrite: start afresh in an existing run folder; the old one is renamed to RUN.old-1 when the new run
+    has taken its first step. force: resume although thread count or instructions changed.
     changed_data: resume although the data changed, which result.json then says.
     callbacks: called at the run's start, steps, rows and end. log: names of `LOGS`, which are callbacks too.
-    quiet: print nothing. What a run says goes to the logger "cfol_fast", and is printed unless your own logging hears that logger.
-    Under torchrun all processes call this, and are one run: the first writes, talks and calls back. patience: seconds that one waits
-    for another before it takes it for lost.
+    quiet: print nothing. What a run says goes to the logger "cfol_fast", and is printed unless your own
+    logging hears that logger. Under torchrun all processes call this, and are one run: the first writes,
+    talks and calls back. patience: seconds that one waits for another before it takes it for lost.
     """
     called = [*checked(callbacks), *logs(log)]
     with processes.joined(config.device, patience) as ranks:
@@ -139,7 +141,10 @@ def _train(
 
 
 def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
-    """The whole configuration. What was settled when a run was created stays, although there is another device or number of processes."""
+    """The whole configuration.
+
+    What was settled when a run was created stays, although there is another device or number of processes.
+    """
     undecided = [
         name
         for name, open_value in (("precision", "auto"), ("shards", None))
@@ -158,14 +163,17 @@ def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
     if ranks.size > 1 and device.type == "cuda":
         if device.index:
             raise InputError(
-                f"device {device} is one GPU, and there are {ranks.size} processes, each with its own: take --device cuda"
+                f"device {device} is one GPU, and there are {ranks.size} processes, each with its own: take"
+                " --device cuda"
             )
         config.device = f"cuda:{processes.local_rank()}"
     return config
 
 
 def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunImages:
-    """The images; the first process of each machine reads them before the others, which find downloads and caches then."""
+    """The images; the first process of each machine reads them before the others, which find downloads and
+    caches then.
+    """
     if ranks.size == 1:
         return load_images(config, progress)
     images = load_images(config, progress) if processes.local_rank() == 0 else None

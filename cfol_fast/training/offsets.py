@@ -1,7 +1,9 @@
-"""Class logit offsets, fitted on a finished run's hold-out: the baseline without training that a trained method must beat.
+"""Class logit offsets, fitted on a finished run's hold-out: the baseline without training that a trained
+method must beat.
 
-The offsets are added to the bias of the network's last layer. So they are part of the model, attacks see them, and the checkpoint
-with them is used as any other. RUN/offsets.json has them and the test with them, every image's predicted class among it.
+The offsets are added to the bias of the network's last layer. So they are part of the model, attacks see
+them, and the checkpoint with them is used as any other. RUN/offsets.json has them and the test with them,
+every image's predicted class among it.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Fit:
-    """offsets: (k,), of the round with the best worst class. holdout: the worst robust class before and after, on the hold-out.
+    """offsets: (k,), of the round with the best worst class. holdout: the worst robust class before and
+    after, on the hold-out.
 
-    test: clean and robust accuracies as result.json has them, "before" and "after". checkpoint: where the model with them is.
+    test: clean and robust accuracies as result.json has them, "before" and "after". checkpoint: where the
+    model with them is.
     """
 
     offsets: Tensor
@@ -59,17 +63,21 @@ def fit_offsets(
     model_name: str | None = None,
     checkpoint: str | None = None,
 ) -> Fit:
-    """Raises the offset of each class by `rate` times how much more than the mean it errs under attack, `rounds` times.
+    """Raises the offset of each class by `rate` times how much more than the mean it errs under attack,
+    `rounds` times.
 
-    The first round is without offsets, so that the fit is never worse on the hold-out. Writes checkpoints/offsets.pt.
-    model_name: of a run whose model is code, see `load`. checkpoint: which of the run's; the tested one by default.
+    The first round is without offsets, so that the fit is never worse on the hold-out. Writes
+    checkpoints/offsets.pt.
+    model_name: of a run whose model is code, see `load`. checkpoint: which of the run's; the tested one by
+    default.
     """
     config = run_folder.read_config(run)
     if run_folder.read_result(run) is None:
         raise InputError(f"{run} is not finished: let it end first (cfol-fast train --resume --out {run})")
     if holdout_fraction(config.data.holdout) is None:
         raise InputError(
-            f"{run} has no hold-out (--holdout {config.data.holdout}), and offsets are not fitted on the test set"
+            f"{run} has no hold-out (--holdout {config.data.holdout}), and offsets are not fitted on the"
+            " test set"
         )
     config.device = str(choose_device(device))
     with RunLock(run):
@@ -129,7 +137,8 @@ def _check_data(run: Path, now: dict[str, dict[str, Any]]) -> None:
     with made_from(run / run_folder.RESULT):
         if different := content.differences(before, now):
             raise InputError(
-                f"the data of {run} are not those it was trained with ({content.in_words(different, before, now)}). {OWN_DATA}"
+                f"the data of {run} are not those it was trained with"
+                f" ({content.in_words(different, before, now)}). {OWN_DATA}"
             )
 
 

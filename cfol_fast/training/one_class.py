@@ -1,6 +1,8 @@
-"""A network that answers one class to everything: its loss stays at the entropy of the labels, and no epoch changes that.
+"""A network that answers one class to everything: its loss stays at the entropy of the labels, and no epoch
+changes that.
 
-It happens where the learning rate is too high for a network without shortcuts: its ReLUs die. Such a run ends well, in words and status.
+It happens where the learning rate is too high for a network without shortcuts: its ReLUs die. Such a run ends
+well, in words and status.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from cfol_fast.runs.metrics_log import Row, read_rows
 
 # The hold-out has it exactly: one class is right, and the others are not.
 ALL, NONE = 0.9, 0.1
-# Without one there are the training images, during whose epoch the answer may change: right as often as a guess, with the loss of a guess.
+# Without one there are the training images, during whose epoch the answer may change: right as often as a
+# guess, with the loss of a guess.
 AS_OFTEN, AS_LARGE = 0.25, 0.98
 # So few may not be enough to learn anything.
 FEW_STEPS = 50
@@ -26,7 +29,9 @@ LOW = {"sgd": 1e-3, "adamw": 1e-5}
 
 
 def is_stuck(training: Row, validated: Row | None, frequencies: Sequence[float]) -> bool:
-    """Whether the network of this epoch answers one class to everything. frequencies: (k,) of the training labels."""
+    """Whether the network of this epoch answers one class to everything. frequencies: (k,) of the training
+    labels.
+    """
     if validated is not None:
         shares = sorted(share for share in validated["clean"]["per_class"].values() if share is not None)
         return len(shares) > 1 and shares[-1] >= ALL and sum(shares[:-1]) <= NONE
@@ -53,7 +58,9 @@ def rounded(rate: float) -> float:
 def warning_of_epoch(
     run: Path, rows: Sequence[Row], labels: Tensor, optimizer: OptimizerConfig
 ) -> str | None:
-    """At the second such epoch. rows: of the epoch that was just logged; run: its folder; labels: of the training images."""
+    """At the second such epoch. rows: of the epoch that was just logged; run: its folder; labels: of the
+    training images.
+    """
     if not stuck_epochs(rows, _frequencies(labels)):
         return None
     stuck = stuck_epochs(read_rows(run), _frequencies(labels))

@@ -1,4 +1,6 @@
-"""SGD and AdamW in one op, with the learning rate in device memory: a captured step reads the rate of the moment, not that of its capture."""
+"""SGD and AdamW in one op, with the learning rate in device memory: a captured step reads the rate of the
+moment, not that of its capture.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from torch import nn
 
 from cfol_fast.runs.config import OptimizerConfig
 
-# What belongs to where a run is carried out: a checkpoint of another device, or of an older version, does not change it.
+# What belongs to where a run is carried out: a checkpoint of another device, or of an older version, does not
+# change it.
 OF_THE_DEVICE = ("lr", "fused", "foreach", "capturable")
 # AdamW's second decay; the first is the momentum.
 SQUARES_DECAY = 0.999
@@ -19,9 +22,9 @@ SQUARES_DECAY = 0.999
 class DeviceRate(torch.optim.Optimizer):
     """`rate` is the learning rate as a number; `set_rate` before a step. Checkpoints hold the number.
 
-    The meta device, which only the tests use, has no fused ops: there the rate is a number in the few ops of `foreach`.
-    torch wraps an optimizer's functions for torch.compile, whose import takes as long as torch's own. Here no optimizer is compiled, so
-    the functions are taken without that.
+    The meta device, which only the tests use, has no fused ops: there the rate is a number in the few ops of
+    `foreach`. torch wraps an optimizer's functions for torch.compile, whose import takes as long as torch's
+    own. Here no optimizer is compiled, so the functions are taken without that.
     """
 
     rate: float
@@ -64,7 +67,9 @@ class DeviceRateSGD(DeviceRate, torch.optim.SGD):
         self._step()
 
     def _begin_late_momenta(self) -> None:
-        """Momentum of zero for weights that get their first gradient after others had theirs: torch's fused step takes all or none."""
+        """Momentum of zero for weights that get their first gradient after others had theirs: torch's fused
+        step takes all or none.
+        """
         for group in self.param_groups:
             if not (group["fused"] and group["momentum"]):
                 continue

@@ -134,7 +134,8 @@ def new_step(
         images.labels, k, config.params, config.seed, device, previous, length.draws, ranks
     )
     if isinstance(config.params.get("eta"), str):
-        # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a resumed run is compared with.
+        # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a
+        # resumed run is compared with.
         config.params["eta"] = getattr(sampler, "eta", None)
     # So is the white point: a resumed run and an evaluation on other images take the same.
     config.data.white = config.data.white if images.white is None else images.white

@@ -11,7 +11,8 @@ class Position:
     """How far a run is. The names of the fields are keys of the checkpoint.
 
     step: steps that are done. epoch: epochs that are finished, validated and logged.
-    seconds: over all parts of a run that was interrupted. epoch_seconds: of training, without validation, in this epoch.
+    seconds: over all parts of a run that was interrupted. epoch_seconds: of training, without validation, in
+    this epoch.
     best: for each early-stopping rule the checkpoint's name and its {"epoch", "value"}.
     """
 

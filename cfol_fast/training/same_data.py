@@ -1,4 +1,7 @@
-"""Are the data those that a checkpoint was trained on? Compared when a run is resumed, and between its stages."""
+"""Are the data those that a checkpoint was trained on?
+
+Compared when a run is resumed, and between its stages.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from cfol_fast.training.images import RunImages
 def data_change(
     images: RunImages, before: dict[str, Any], folder: Path, accept: bool
 ) -> tuple[str | None, str | None]:
-    """What differs between the images and those of a checkpoint, or of a stage's result; and why the run cannot continue with it.
+    """What differs between the images and those of a checkpoint, or of a stage's result; and why the run
+    cannot continue with it.
 
-    accept: continue with other data. Another number of training images or classes, or another size, is refused all the same.
+    accept: continue with other data. Another number of training images or classes, or another size, is
+    refused all the same.
     """
     now = images.content or {}
     # Older checkpoints have the names of the classes alone.

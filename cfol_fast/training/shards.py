@@ -1,10 +1,12 @@
-"""A step whose batch is divided into shards, on one process or on many: BatchNorm and gradients see a shard, the optimiser the batch.
+"""A step whose batch is divided into shards, on one process or on many: BatchNorm and gradients see a shard,
+the optimiser the batch.
 
-All shards are attacked with the statistics from the step's start. Each shard's passes start from the same running statistics, and
-those are averaged over the shards afterwards. Gradients are summed over the shards of a process as they come, and over the processes by
-DistributedDataParallel. Where the risk is no mean over the examples (CVaR, FAAL, ...) its weights follow from the terms of all shards:
-then the graphs of a process's shards are kept until all terms are there, instead of passing forwards twice. What belongs to a shard
-(attack noise, dropout) is drawn from the shard's own numbers, so it does not depend on which process computes it.
+All shards are attacked with the statistics from the step's start. Each shard's passes start from the same
+running statistics, and those are averaged over the shards afterwards. Gradients are summed over the shards of
+a process as they come, and over the processes by DistributedDataParallel. Where the risk is no mean over the
+examples (CVaR, FAAL, ...) its weights follow from the terms of all shards: then the graphs of a process's
+shards are kept until all terms are there, instead of passing forwards twice. What belongs to a shard (attack
+noise, dropout) is drawn from the shard's own numbers, so it does not depend on which process computes it.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ REHEARSALS = 8
 
 
 def check_shards(shards: int, ranks: Ranks) -> None:
-    """Refuses processes that cannot take equally many shards. (That they divide the batch was checked with the configuration.)"""
+    """Refuses processes that cannot take equally many shards.
+
+    (That they divide the batch was checked with the configuration.)
+    """
     if shards % ranks.size:
         good = [str(n) for n in range(1, shards + 1) if shards % n == 0]
         raise InputError(
-            f"the number of processes must divide shards={shards}, got {ranks.size}: start {' or '.join(good)}, or begin another run with "
-            f"--shards {ranks.size}"
+            f"the number of processes must divide shards={shards}, got {ranks.size}: start"
+            f" {' or '.join(good)}, or begin another run with --shards {ranks.size}"
         )
 
 
@@ -50,8 +55,8 @@ def check_shards(shards: int, ranks: Ranks) -> None:
 class ShardedStep(Step):
     """A step whose batch has `shards` parts; this process computes those with the numbers `numbers`.
 
-    batch_size: of all ranks together. image_shape: (C, H, W), for a rehearsal of the passes. position: the step at hand and `seed`
-    decide what a shard's dropout draws.
+    batch_size: of all ranks together. image_shape: (C, H, W), for a rehearsal of the passes. position: the
+    step at hand and `seed` decide what a shard's dropout draws.
     """
 
     ranks: Ranks
@@ -68,8 +73,8 @@ class ShardedStep(Step):
         self.width = self.batch_size // self.shards
         if not self.objective.takes_shards:
             raise InputError(
-                f"{type(self.objective).__name__} takes whole batches only, got shards={self.shards}: give it "
-                "`terms` and `risk` (cfol_fast.objectives.Objective), or take --shards 1"
+                f"{type(self.objective).__name__} takes whole batches only, got shards={self.shards}: give it"
+                " `terms` and `risk` (cfol_fast.objectives.Objective), or take --shards 1"
             )
         self.statistics = BatchNormStatistics(self.model)
         self.passes = Passes(self.model, self._terms)
@@ -80,9 +85,7 @@ class ShardedStep(Step):
                 # The name that takes this one's place is not there in all versions of torch.
                 warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
                 self.parallel = DistributedDataParallel(
-                    self.passes,
-                    broadcast_buffers=False,
-                    find_unused_parameters=self._leaves_weights_out(),
+                    self.passes, broadcast_buffers=False, find_unused_parameters=self._leaves_weights_out()
                 )
 
     def minimise(self, batch: TrainingBatch) -> tuple[list[Tensor], Tensor]:
@@ -105,7 +108,10 @@ class ShardedStep(Step):
         return logits, torch.stack(losses).double().sum()
 
     def leave_group(self) -> None:
-        """Lets go of the process group. A thread of it that met the interpreter's end would abort the process."""
+        """Lets go of the process group.
+
+        A thread of it that met the interpreter's end would abort the process.
+        """
         self.parallel = None
 
     def _attacked_shards(self, batch: TrainingBatch) -> list[Shard]:
@@ -128,7 +134,9 @@ class ShardedStep(Step):
         return shards
 
     def _terms(self, number: int, batch: objectives.Batch) -> tuple[Terms, Tensor]:
-        """The objective's terms and logits of one shard, which begins with the statistics of the step's start."""
+        """The objective's terms and logits of one shard, which begins with the statistics of the step's
+        start.
+        """
         self.statistics.restore()
         # For dropout, which draws from torch's own generators.
         shard = self.position.step * self.shards + number
@@ -146,18 +154,23 @@ class ShardedStep(Step):
         return self.parallel.no_sync() if self.parallel is not None else nullcontext()
 
     def _backward(self, shares: list[Tensor]) -> None:
-        """Adds to the gradients, shard by shard where one process has them all: in the same order as on as many processes."""
+        """Adds to the gradients, shard by shard where one process has them all: in the same order as on as
+        many processes.
+        """
         if self.parallel is None:
             for share in shares:
                 share.backward()
         else:
-            # It watches one backward pass. It divides by the number of processes, and these are shares of one loss.
+            # It watches one backward pass. It divides by the number of processes, and these are shares of one
+            # loss.
             (torch.stack(shares).sum() * self.ranks.size).backward()
 
     def _shares(
         self, piece: list[Shard], passes: Callable[[list[Shard]], Any]
     ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-        """(of each shard what to call `backward` on, this process's part of the loss, the logits of each shard)."""
+        """(of each shard what to call `backward` on, this process's part of the loss, the logits of each
+        shard).
+        """
         with self.autocast():
             found = passes(piece)
             logits = [each for _, each in found]
@@ -168,7 +181,9 @@ class ShardedStep(Step):
         return [share], share.detach(), logits
 
     def _shares_of_all(self, found: list[Terms], piece: list[Shard]) -> tuple[list[Tensor], Tensor]:
-        """The risk of the global batch, of which each example's part is its terms times the risk's gradient with respect to them."""
+        """The risk of the global batch, of which each example's part is its terms times the risk's gradient
+        with respect to them.
+        """
         mine = [torch.cat(parts).detach() for parts in zip(*found, strict=True)]
         batches = [batch for _, batch in piece]
         names = [name for name in ("y", "weight", "clean", "robust") if getattr(batches[0], name) is not None]
@@ -200,9 +215,9 @@ class ShardedStep(Step):
     def _leaves_weights_out(self) -> bool:
         """Whether a pass in training may leave a weight without a gradient: an auxiliary head, LayerDrop.
 
-        DistributedDataParallel waits for the gradients of all weights, unless it is told to look for those that will not come; and it
-        complains when it looks for nothing. So the pass is rehearsed on a few images and on copies of the buffers. Every rank does:
-        SyncBatchNorm asks all.
+        DistributedDataParallel waits for the gradients of all weights, unless it is told to look for those
+        that will not come; and it complains when it looks for nothing. So the pass is rehearsed on a few
+        images and on copies of the buffers. Every rank does: SyncBatchNorm asks all.
         """
         device, model = self.device, self.model
         weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -226,9 +241,11 @@ class ShardedStep(Step):
 
 
 class Passes(nn.Module):
-    """The objective's terms of shards, as a module: what DistributedDataParallel watches is then one call and one backward pass.
+    """The objective's terms of shards, as a module: what DistributedDataParallel watches is then one call and
+    one backward pass.
 
-    The model is inside for its parameters; its own state_dict has no prefix. terms: computes those of one shard.
+    The model is inside for its parameters; its own state_dict has no prefix. terms: computes those of one
+    shard.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """What a run is asked from outside, by signals; the training loop looks at it between two steps.
 
-SIGTERM, SIGHUP (a closed terminal) and Ctrl-C: finish the step, save, and leave. A second Ctrl-C leaves at once.
-SIGUSR1, which SLURM sends before a job's time is over (`--signal=USR1@120`): save, and go on.
+SIGTERM, SIGHUP (a closed terminal) and Ctrl-C: finish the step, save, and leave. A second Ctrl-C leaves at
+once. SIGUSR1, which SLURM sends before a job's time is over (`--signal=USR1@120`): save, and go on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SAVE = signal.SIGUSR1
 class StopRequest:
     """Context manager that turns the signals into flags the loop looks at. Only the main thread gets signals.
 
-    signal_number: what this process was sent to stop it. agreed: what any rank was sent, known to all of them since the same step.
+    signal_number: what this process was sent to stop it. agreed: what any rank was sent, known to all of them
+    since the same step.
     save: whether this process was asked to save.
     """
 

@@ -1,4 +1,7 @@
-"""How a run starts in its folder: new, continued, or in the place of an old run. Nothing is written before everything is built."""
+"""How a run starts in its folder: new, continued, or in the place of an old run.
+
+Nothing is written before everything is built.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ logger = logging.getLogger(__name__)
 class RunStart:
     """The start of the run `config` in the folder `run`; `kind` is CONTINUE as soon as the run is there.
 
-    Of many ranks the first has locked the folder, looks at it and writes in it, and the others hear of it; their lock is None.
+    Of many ranks the first has locked the folder, looks at it and writes in it, and the others hear of it;
+    their lock is None.
     """
 
     def __init__(
@@ -81,7 +85,10 @@ class RunStart:
         return None
 
     def _replace_old_run(self, state: RunState) -> None:
-        """Renames the old run, and puts it back if the new one cannot begin. A process that is killed here leaves it renamed."""
+        """Renames the old run, and puts it back if the new one cannot begin.
+
+        A process that is killed here leaves it renamed.
+        """
 
         def set_aside() -> Path:
             assert self.lock is not None
@@ -113,7 +120,9 @@ class RunStart:
 
     @contextmanager
     def folder_stays(self) -> Iterator[None]:
-        """Fails at the end when the folder was taken away, also where that showed as a file that is missing."""
+        """Fails at the end when the folder was taken away, also where that showed as a file that is
+        missing.
+        """
         try:
             yield
         except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""What a checkpoint holds of a run: everything that it needs to continue exactly, and its best weights for the test."""
+"""What a checkpoint holds of a run: everything that it needs to continue exactly, and its best weights for
+the test.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ logger = logging.getLogger(__name__)
 class RunState:
     """The parts of a run that have a state, and the folder that keeps it.
 
-    average, ensemble: of the weights, where the run keeps them. init: what the result says of the weights that the run starts from.
+    average, ensemble: of the weights, where the run keeps them. init: what the result says of the weights
+    that the run starts from.
     check_folder: fails when the folder is not the run's any more.
     """
 
@@ -63,7 +66,9 @@ class RunState:
     since_save: Stopwatch = field(default_factory=Stopwatch)
 
     def check_health(self) -> None:
-        """Looks at the folder and at the flags that the steps raised on the device; called before anything is logged or saved."""
+        """Looks at the folder and at the flags that the steps raised on the device; called before anything is
+        logged or saved.
+        """
         self.check_folder()
         last = self.store.path(LAST)
         good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
@@ -81,7 +86,8 @@ class RunState:
             raise TrainingFailed(f"{'; '.join(ops.fault_messages(flags))}; {good}")
 
     def keep_best(self, validated: Row) -> None:
-        """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and in the worst class.
+        """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and
+        in the worst class.
 
         The weights' moving average is kept by its own accuracies.
         """
@@ -101,7 +107,10 @@ class RunState:
                     self.store.save_best(name, {**self.weights(epoch, model), "validation": found})
 
     def save(self) -> Path:
-        """Writes the checkpoint `last`, unless a flag says that the state is bad. No rank goes on before it is written."""
+        """Writes the checkpoint `last`, unless a flag says that the state is bad.
+
+        No rank goes on before it is written.
+        """
         self.check_health()
         self.since_save.lap()
         state = self.state_dict()
@@ -173,9 +182,11 @@ class RunState:
             self.captured.forget()
 
     def restore(self, force: bool = False, changed_data: bool = False) -> bool:
-        """Continues from the newest whole checkpoint; False for a run that was killed before its first one, which stays at its start.
+        """Continues from the newest whole checkpoint; False for a run that was killed before its first one,
+        which stays at its start.
 
-        force: also where thread count or instructions changed, which a run that is to end bit for bit the same does not allow.
+        force: also where thread count or instructions changed, which a run that is to end bit for bit the
+        same does not allow.
         changed_data: also with other data.
         """
         if self.ranks.is_first:
@@ -195,7 +206,8 @@ class RunState:
             here = arithmetic(device, self.config.compile, self.config.deterministic)
             for change in check_same_arithmetic(state["arithmetic"], here, force):
                 logger.info(
-                    f"continuing although {change}: the result will not be bit for bit that of an uninterrupted run"
+                    f"continuing although {change}: the result will not be bit for bit that of an"
+                    " uninterrupted run"
                 )
             if device.type == "cpu":
                 choices().pin(state.get("choices"))
@@ -205,7 +217,9 @@ class RunState:
         return True
 
     def check_data(self, before: dict[str, Any], accept: bool) -> None:
-        """Refuses to go on with other data than a checkpoint, or the result of the stage before, is of; or notes the difference."""
+        """Refuses to go on with other data than a checkpoint, or the result of the stage before, is of; or
+        notes the difference.
+        """
         step = int(before["position"]["step"]) if "position" in before else 0
         # The first rank has the digests.
         change, refusal = self.ranks.from_first(lambda: data_change(self.images, before, self.folder, accept))
@@ -224,7 +238,7 @@ class RunState:
         found = self.store.newest(device, lambda state: self.log.misfit(state.get("metrics_size", 0)))
         if found is None and self.log.size:
             raise InputError(
-                f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue from: put it back, "
-                "or start afresh with --overwrite"
+                f"{self.log.path} has rows, but there is no checkpoint in {self.store.folder} to continue"
+                " from: put it back, or start afresh with --overwrite"
             )
         return found

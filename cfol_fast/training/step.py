@@ -1,7 +1,8 @@
 """One training step: all that the device does between two batches, and nothing else.
 
-Draw, gather, attack, loss, optimiser, feedback to the sampler. Nothing here reads a value back from the device, knows of files or of
-epochs, so the whole step can be captured as a CUDA graph (`capture.py`). `ShardedStep` (`shards.py`) minimises a batch in several parts.
+Draw, gather, attack, loss, optimiser, feedback to the sampler. Nothing here reads a value back from the
+device, knows of files or of epochs, so the whole step can be captured as a CUDA graph (`capture.py`).
+`ShardedStep` (`shards.py`) minimises a batch in several parts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from cfol_fast.training.weight_perturbation import WeightPerturbation
 class Step:
     """The parts of a step. Called with an iterator of batches, it trains on the next one.
 
-    forward: the model, or what torch.compile made of it. precision: that of the run; in "bfloat16" the passes are under autocast.
+    forward: the model, or what torch.compile made of it. precision: that of the run; in "bfloat16" the passes
+    are under autocast.
     """
 
     device: torch.device
@@ -50,7 +52,8 @@ class Step:
         # The sampler draws indices, and the source makes them into pixels, when the next batch is asked for.
         batch = next(batches)
         if self.forward is not self.model:
-            # What an earlier step's CUDA graphs returned is not needed any more. (The call imports inductor: seconds.)
+            # What an earlier step's CUDA graphs returned is not needed any more. (The call imports inductor:
+            # seconds.)
             torch.compiler.cudagraph_mark_step_begin()
         # Freed first: the last step's gradients would lie beside the activations of this step.
         self.optimizer.zero_grad(set_to_none=True)
@@ -61,7 +64,10 @@ class Step:
         self.feed_back(batch, logits, loss)
 
     def minimise(self, batch: TrainingBatch) -> tuple[list[Tensor], Tensor]:
-        """Attack, passes and gradients. Returns the logits (one tensor for each shard of the batch) and the loss."""
+        """Attack, passes and gradients.
+
+        Returns the logits (one tensor for each shard of the batch) and the loss.
+        """
         with self.autocast():
             examples = self.with_factors(batch.x, self.attacked(batch.x, batch.y), batch.y)
             if self.perturbation is not None:
@@ -93,9 +99,11 @@ class Step:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def feed_back(self, batch: TrainingBatch, logits: list[Tensor], loss: Tensor) -> None:
-        """Reports to the sampler, the class policy and the counts which examples were wrong; each rank reports its own slots.
+        """Reports to the sampler, the class policy and the counts which examples were wrong; each rank
+        reports its own slots.
 
-        logits: shard by shard. A sum over a shard is the same on any process, so the policy observes each shard apart.
+        logits: shard by shard. A sum over a shard is the same on any process, so the policy observes each
+        shard apart.
         """
         y = batch.y
         with torch.no_grad():

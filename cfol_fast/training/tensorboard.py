@@ -1,4 +1,7 @@
-"""`--log tensorboard`: the rows of metrics.jsonl as TensorBoard's scalars, and the worst class's images. Needs the extra [tensorboard]."""
+"""`--log tensorboard`: the rows of metrics.jsonl as TensorBoard's scalars, and the worst class's images.
+
+Needs the extra [tensorboard].
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from cfol_fast.training.callbacks import Callback, RunInfo, scalars
 class TensorBoardLog(Callback):
     """Writes events into `folder`, by default RUN/tensorboard.
 
-    When a run continues, events that were written after its checkpoint are hidden: their rows come again. Where there are no events
-    yet, the rows so far are written first.
+    When a run continues, events that were written after its checkpoint are hidden: their rows come again.
+    Where there are no events yet, the rows so far are written first.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:

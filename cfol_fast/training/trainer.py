@@ -1,7 +1,8 @@
 """Trains one run: takes its steps, ends its epochs, saves and restores its state.
 
-`Trainer.fit` is the training loop. A run is a function of its configuration: whatever it needs to continue is in its checkpoint, so a run
-that was killed at any moment and is resumed ends with the same weights and the same metrics (on the CPU, with the same thread count).
+`Trainer.fit` is the training loop. A run is a function of its configuration: whatever it needs to continue is
+in its checkpoint, so a run that was killed at any moment and is resumed ends with the same weights and the
+same metrics (on the CPU, with the same thread count).
 `parts.build` makes a trainer from a configuration.
 """
 
@@ -40,7 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class Wanted(NamedTuple):
-    """What the ranks agreed on after a step: a signal to stop, a checkpoint that is due, one that SIGUSR1 asked for."""
+    """What the ranks agreed on after a step: a signal to stop, a checkpoint that is due, one that SIGUSR1
+    asked for.
+    """
 
     signal_number: int | None
     save_due: bool
@@ -51,8 +54,9 @@ class Wanted(NamedTuple):
 class Trainer:
     """One run, or one stage of it, from where it stands to its last epoch.
 
-    `state.step` is all that the device does; `state` is what a checkpoint holds. holdout: None with --holdout none.
-    Of many processes each has a trainer and goes through the same calls. The first writes; all hold the same weights and sampler.
+    `state.step` is all that the device does; `state` is what a checkpoint holds. holdout: None with --holdout
+    none. Of many processes each has a trainer and goes through the same calls. The first writes; all hold the
+    same weights and sampler.
     """
 
     config: TrainConfig
@@ -163,7 +167,9 @@ class Trainer:
         return (self.position.epoch + 1) * self.length.steps_per_epoch - self.position.step
 
     def agree_on_choices(self) -> None:
-        """Before the first step of many ranks: they take the same ways to compute the attack's layers, those of the first rank."""
+        """Before the first step of many ranks: they take the same ways to compute the attack's layers, those
+        of the first rank.
+        """
         attack = self.step.attack
         if self.ranks.size == 1 or self.step.device.type != "cpu" or not isinstance(attack, attacks.PGD):
             return
@@ -174,7 +180,10 @@ class Trainer:
         choices().share(self.ranks, lambda: attack.rehearse(images))
 
     def agree(self) -> Wanted:
-        """What any rank wants, after the same step. A signal that comes while the ranks talk waits for the next step."""
+        """What any rank wants, after the same step.
+
+        A signal that comes while the ranks talk waits for the next step.
+        """
         every = self.config.checkpoint
         by_steps = every.steps is not None and self.position.step % every.steps == 0
         due = by_steps or (every.seconds is not None and self.state.since_save.seconds >= every.seconds)
@@ -189,9 +198,11 @@ class Trainer:
         return Wanted(self.stop.agreed, bool(due), bool(asked))
 
     def heed_signals(self) -> None:
-        """Between the batches of an evaluation: saves if a rank was asked to, raises `Stopped` if this process was asked to stop.
+        """Between the batches of an evaluation: saves if a rank was asked to, raises `Stopped` if this
+        process was asked to stop.
 
-        Before the first step there is nothing to save, and an old run may still be in the folder: the request waits for that step.
+        Before the first step there is nothing to save, and an old run may still be in the folder: the request
+        waits for that step.
         """
         asked = torch.tensor(int(self.position.step > 0 and self.stop.take_save()))
         if self.ranks.largest(asked).item():
@@ -209,7 +220,8 @@ class Trainer:
     def saving_when_stopped(self) -> Iterator[None]:
         """Saves, once, when the run is stopped inside: on many ranks all of them are.
 
-        During the final test nothing is saved: the last epoch is on the disk, and the model holds the weights under test.
+        During the final test nothing is saved: the last epoch is on the disk, and the model holds the weights
+        under test.
         """
         try:
             yield
@@ -222,7 +234,9 @@ class Trainer:
             raise Stopped(stopped.signal_number, message) from None
 
     def reading(self) -> Reading | None:
-        """What the live bar shows; reads from the device or, of many ranks, is what they last read together."""
+        """What the live bar shows; reads from the device or, of many ranks, is what they last read
+        together.
+        """
         return self._read() if self.ranks.size == 1 else self._reading
 
     def _read(self) -> Reading:
@@ -233,7 +247,9 @@ class Trainer:
         return Reading(row["robust_error"], self.images.classes[worst], p)
 
     def leave_group(self) -> None:
-        """No more steps: the process group's threads, which end with the last thing that holds the group, are let go."""
+        """No more steps: the process group's threads, which end with the last thing that holds the group, are
+        let go.
+        """
         if isinstance(self.step, ShardedStep):
             self.step.leave_group()
 
@@ -273,7 +289,9 @@ class Trainer:
         return self.holdout.row(self.step.model, self.position)
 
     def average_weights(self, validated: Row | None) -> None:
-        """Adds an epoch's weights to their moving average, where a run keeps one, and its accuracies to the epoch's validation."""
+        """Adds an epoch's weights to their moving average, where a run keeps one, and its accuracies to the
+        epoch's validation.
+        """
         average = self.average
         if average is None:
             return

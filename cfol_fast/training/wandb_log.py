@@ -1,4 +1,7 @@
-"""`--log wandb`: the rows of metrics.jsonl as the history of a run at Weights & Biases. Needs the extra [wandb]."""
+"""`--log wandb`: the rows of metrics.jsonl as the history of a run at Weights & Biases.
+
+Needs the extra [wandb].
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ PROJECT = "cfol-fast"
 
 
 class WandbLog(Callback):
-    """options: further arguments of `wandb.init`, such as project and mode; wandb's own environment (WANDB_MODE, WANDB_DIR, ...) holds too.
+    """options: further arguments of `wandb.init`, such as project and mode; wandb's own environment
+    (WANDB_MODE, WANDB_DIR, ...) holds too.
 
-    RUN/wandb.json keeps the id, with which a resumed run continues, and how many rows were handed over: no row is logged twice.
+    RUN/wandb.json keeps the id, with which a resumed run continues, and how many rows were handed over: no
+    row is logged twice.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -34,7 +39,8 @@ class WandbLog(Callback):
 
     def on_start(self, run: RunInfo) -> None:
         self._classes, self._file = run.classes, run.folder / run_folder.WANDB
-        # A run that starts afresh does not look at the file: it may be that of a run which is about to be overwritten.
+        # A run that starts afresh does not look at the file: it may be that of a run which is about to be
+        # overwritten.
         known = read_object(self._file) if run.step and self._file.exists() else {}
         self._id, self._logged = known.get("id"), int(known.get("rows", 0))
         self._heard = 0

@@ -1,7 +1,9 @@
-"""Adversarial weight perturbation (Wu et al., NeurIPS 2020): the step's gradient is taken at weights that were moved against the model.
+"""Adversarial weight perturbation (Wu et al., NeurIPS 2020): the step's gradient is taken at weights that
+were moved against the model.
 
-Each layer moves by `gamma` times its own norm, along the gradient of the step's loss. One more pass forwards and backwards per step.
-What the sampler, the class errors and the policies are told comes from the moved weights: other figures would cost one pass more.
+Each layer moves by `gamma` times its own norm, along the gradient of the step's loss. One more pass forwards
+and backwards per step. What the sampler, the class errors and the policies are told comes from the moved
+weights: other figures would cost one pass more.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ TINY = 1e-12
 class WeightPerturbation:
     """`perturb` before the step's own passes, `restore` before the optimiser moves the weights.
 
-    The weights come back from a copy: adding and subtracting would leave rounding behind. So do the buffers: the extra pass would
-    move BatchNorm's statistics. Biases and BatchNorm's factors are not moved, as in the release.
+    The weights come back from a copy: adding and subtracting would leave rounding behind. So do the buffers:
+    the extra pass would move BatchNorm's statistics. Biases and BatchNorm's factors are not moved, as in the
+    release.
     """
 
     def __init__(self, model: nn.Module, gamma: float) -> None:
@@ -33,7 +36,9 @@ class WeightPerturbation:
         self.perturb_along(lambda weights: torch.autograd.grad(loss(), weights, allow_unused=True))
 
     def perturb_along(self, gradients: Callable[[list[nn.Parameter]], Sequence[Tensor | None]]) -> None:
-        """gradients: computes those of the step's loss with respect to the weights it is given, as they are."""
+        """gradients: computes those of the step's loss with respect to the weights it is given, as
+        they are.
+        """
         with torch.no_grad():
             for kept, tensor in zip(self._kept, (*self.weights, *self.buffers), strict=True):
                 kept.copy_(tensor)

@@ -1,4 +1,5 @@
-"""Changes to a model between two attacks: each with a carrier, which makes a model of any network, and with the change itself.
+"""Changes to a model between two attacks: each with a carrier, which makes a model of any network, and with
+the change itself.
 
 A change that is none for the function of the model is neutral: the attack may stay as it was.
 """
@@ -36,7 +37,9 @@ Apply = Callable[[nn.Module, pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Change:
-    """carry: the network in, the model that can change out. apply: changes it; what is global is put back by the patch."""
+    """carry: the network in, the model that can change out. apply: changes it; what is global is put back by
+    the patch.
+    """
 
     name: str
     carry: Carrier
@@ -61,7 +64,10 @@ def change(name: str, carry: Carrier = _same, neutral: bool = False) -> Callable
 
 
 def inputs(function: Callable[[Any, Tensor], Any], **parts: Any) -> Carrier:
-    """A carrier whose forward pass applies function(self, x) before the network. The parts are copied for each model."""
+    """A carrier whose forward pass applies function(self, x) before the network.
+
+    The parts are copied for each model.
+    """
 
     def forward(self: Any, x: Tensor) -> Any:
         return self.network(function(self, x))

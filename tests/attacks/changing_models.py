@@ -76,7 +76,8 @@ def _set(target: Any, name: str, value: Any) -> None:
     setattr(target, name, value)
 
 
-# What has to be undone on classes and modules is done through `put`, which a test passes as monkeypatch.setattr.
+# What has to be undone on classes and modules is done through `put`, which a test passes as
+# monkeypatch.setattr.
 CHANGES: dict[str, Callable[[Readers, Callable[..., None]], object]] = {
     "a forward on the instance": lambda m, put: _adapter(m),
     "a forward on the instance of an activation": lambda m, put: _set(m.act, "forward", torch.tanh),

@@ -1,7 +1,8 @@
 """A grammar of small models: feature layers, a head, an idiom around them, and a change between two attacks.
 
-`features x heads x idioms x changes` are millions of models with other people's habits; `cases` draws some of them by a seed.
-A model is built twice from one seed: one is attacked fast, the other plainly (`fast=False`), and both see the same calls and changes.
+`features x heads x idioms x changes` are millions of models with other people's habits; `cases` draws some of
+them by a seed. A model is built twice from one seed: one is attacked fast, the other plainly (`fast=False`),
+and both see the same calls and changes.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def attacked(model: nn.Module, x: Tensor, y: Tensor, fast: bool, **options: Any)
 def check_equal(fast: nn.Module, plain: nn.Module, x: Tensor, y: Tensor) -> list[Any]:
     """Attacks two models that are the same, in float64, and compares logits, gradients and perturbations.
 
-    A pixel whose gradient is within rounding of zero may move to either side; from there on its image is another one.
+    A pixel whose gradient is within rounding of zero may move to either side; from there on its image is
+    another one.
     """
     (found, steps), (wanted, plain_steps) = attacked(fast, x, y, True), attacked(plain, x, y, False)
     assert len(steps) == len(plain_steps) == STEPS
@@ -104,7 +106,9 @@ def moved(before: list[Any], after: list[Any]) -> bool:
 
 
 def cases(change: str, count: int, seed: int = 0) -> Iterator[Case]:
-    """Sentences with this change in which the plain model runs before and after it, and in which it changes what it should."""
+    """Sentences with this change in which the plain model runs before and after it, and in which it changes
+    what it should.
+    """
     draw = random.Random(f"{change} {seed}")
     words = [
         list(FEATURES),
@@ -125,7 +129,8 @@ def cases(change: str, count: int, seed: int = 0) -> Iterator[Case]:
 def _is_valid(case: Case) -> bool:
     change = CHANGES[case.change]
     with pytest.MonkeyPatch.context() as patch:
-        # Words that do not fit together, such as a parametrisation and the replacement of its parameter, raise anything.
+        # Words that do not fit together, such as a parametrisation and the replacement of its parameter,
+        # raise anything.
         try:
             model, (x, y) = case.build(), case.batch()
             before = attacked(model, x, y, False)[1]
@@ -138,7 +143,9 @@ def _is_valid(case: Case) -> bool:
 
 
 def check(case: Case) -> nn.Module:
-    """Fast and plain attacks agree before the change, right after it and at the next call; the model that was attacked fast."""
+    """Fast and plain attacks agree before the change, right after it and at the next call; the model that was
+    attacked fast.
+    """
     change, (x, y) = CHANGES[case.change], case.batch()
     fast, plain = case.build(), case.build()
     with pytest.MonkeyPatch.context() as patch:

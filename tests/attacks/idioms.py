@@ -1,6 +1,8 @@
-"""Habits of people who write models, each around any network, and how an attack runs on it: fast, plainly with a reason, or not at all.
+"""Habits of people who write models, each around any network, and how an attack runs on it: fast, plainly
+with a reason, or not at all.
 
-The table of docs/fast-attack.md is made of this list: `python -m tests.attacks.idioms` writes it, and a test compares.
+The table of docs/fast-attack.md is made of this list: `python -m tests.attacks.idioms` writes it, and a test
+compares.
 """
 
 from __future__ import annotations
@@ -32,9 +34,11 @@ FAST, PLAIN, ERROR = "fast", "plain", "error"
 
 @dataclass(frozen=True)
 class Idiom:
-    """name: as the table says it. wrap: the network in, the model with the habit out. runs: FAST, PLAIN or ERROR.
+    """name: as the table says it. wrap: the network in, the model with the habit out. runs: FAST, PLAIN or
+    ERROR.
 
-    why: the reason in the table. random: the model draws numbers from the process's generators. slow: `make check` leaves it out.
+    why: the reason in the table. random: the model draws numbers from the process's generators. slow: `make
+    check` leaves it out.
     """
 
     name: str

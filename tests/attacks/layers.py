@@ -1,4 +1,6 @@
-"""Layers of the grammar: what turns images into maps, and what turns maps into logits, as people write them."""
+"""Layers of the grammar: what turns images into maps, and what turns maps into logits, as people
+write them.
+"""
 
 from __future__ import annotations
 

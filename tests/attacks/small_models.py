@@ -1,4 +1,6 @@
-"""A small trained classifier and its data, made in a second: ten smooth patterns in noise, and a network with every usual part."""
+"""A small trained classifier and its data, made in a second: ten smooth patterns in noise, and a network with
+every usual part.
+"""
 
 from __future__ import annotations
 

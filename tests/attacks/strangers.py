@@ -1,4 +1,6 @@
-"""Small models written as people on GitHub write them, each in the manner of one well-known repository or tutorial."""
+"""Small models written as people on GitHub write them, each in the manner of one well-known repository or
+tutorial.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The active set: the same attack at the price of the survivors, with the worst iterate instead of the last."""
+"""The active set: the same attack at the price of the survivors, with the worst iterate instead of
+the last.
+"""
 
 from __future__ import annotations
 

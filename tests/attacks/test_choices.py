@@ -25,7 +25,9 @@ WAYS = ("usual", "quick", "slow")
 
 
 class Clock:
-    """Time passes only while something runs: `run(name)` takes as long as `seconds` says, the first time `making` longer."""
+    """Time passes only while something runs: `run(name)` takes as long as `seconds` says, the first time
+    `making` longer.
+    """
 
     def __init__(self, making: float = 0.0, **seconds: float) -> None:
         self.now, self.making, self.seconds, self.ran = 0.0, making, seconds, list[str]()

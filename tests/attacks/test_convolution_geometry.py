@@ -1,4 +1,6 @@
-"""Layers of shapes that few networks have: what the fused convolution gives for them is what torch gives in double precision."""
+"""Layers of shapes that few networks have: what the fused convolution gives for them is what torch gives in
+double precision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Convolution + bias (+ sum) + ReLU as one launch: derivatives, and when it is used; with stand-ins for cuDNN's ops on the CPU."""
+"""Convolution + bias (+ sum) + ReLU as one launch: derivatives, and when it is used; with stand-ins for
+cuDNN's ops on the CPU.
+"""
 
 import pytest
 import torch

@@ -345,7 +345,9 @@ def test_weights_of_another_precision_get_memory_of_their_own() -> None:
 
 
 class ResidualEnds(nn.Module):
-    """Sums before a ReLU that look like a residual block's: in place, with one number a channel, twice the same, read again."""
+    """Sums before a ReLU that look like a residual block's: in place, with one number a channel, twice the
+    same, read again.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Small models in other people's habits, changed between two attacks: the fast attack is the plain one, or it is not fast."""
+"""Small models in other people's habits, changed between two attacks: the fast attack is the plain one, or it
+is not fast.
+"""
 
 from __future__ import annotations
 

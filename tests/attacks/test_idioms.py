@@ -1,4 +1,6 @@
-"""The table of habits in docs/fast-attack.md is true: each runs fast, plainly or ends in an error, and the attack is the plain one."""
+"""The table of habits in docs/fast-attack.md is true: each runs fast, plainly or ends in an error, and the
+attack is the plain one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory layout is the attack's own affair: idioms that depend on it, or that write in place, give what the plain model gives."""
+"""Memory layout is the attack's own affair: idioms that depend on it, or that write in place, give what the
+plain model gives.
+"""
 
 from __future__ import annotations
 

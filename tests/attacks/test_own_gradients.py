@@ -1,4 +1,6 @@
-"""Models that define a gradient of their own (autograd.Function): the attack follows it, it is not lost by tracing."""
+"""Models that define a gradient of their own (autograd.Function): the attack follows it, it is not lost by
+tracing.
+"""
 
 from __future__ import annotations
 

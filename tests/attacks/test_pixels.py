@@ -1,4 +1,6 @@
-"""Attacks refuse what is no image in [0, 1] and no radius for one, read values at the first call only, and flag them afterwards."""
+"""Attacks refuse what is no image in [0, 1] and no radius for one, read values at the first call only, and
+flag them afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The proof alone notices a fast network that is not the model, leaves no trace, and raises no false alarm."""
+"""The proof alone notices a fast network that is not the model, leaves no trace, and raises no false
+alarm.
+"""
 
 from __future__ import annotations
 

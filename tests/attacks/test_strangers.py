@@ -1,4 +1,6 @@
-"""Models of strangers under their first attack and in `evaluate`: what the fast network finds is what the model itself finds."""
+"""Models of strangers under their first attack and in `evaluate`: what the fast network finds is what the
+model itself finds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Attacks beside other threads: tracing a model changes nothing that they see, and two attacks on one model agree on its mode."""
+"""Attacks beside other threads: tracing a model changes nothing that they see, and two attacks on one model
+agree on its mode.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every way to compute a frozen convolution gives what the others give, up to rounding: over layers that hypothesis chooses."""
+"""Every way to compute a frozen convolution gives what the others give, up to rounding: over layers that
+hypothesis chooses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The suite may run with the instructions of an older processor; what a benchmark's settings say of it is tested apart from that."""
+"""The suite may run with the instructions of an older processor; what a benchmark's settings say of it is
+tested apart from that.
+"""
 
 import os
 
@@ -14,8 +16,8 @@ from cfol_fast.machine import cpu_bfloat16
 def _limits():
     limits = set(os.environ) - set(settings.environment("best"))
     if limits:
-        # What oneDNN does in this process is asked while the environment still says it, and then known to every later test. It
-        # takes a Python of its own, which most tests may not start.
+        # What oneDNN does in this process is asked while the environment still says it, and then known to
+        # every later test. It takes a Python of its own, which most tests may not start.
         cpu_bfloat16()
     return limits
 

@@ -1,4 +1,7 @@
-"""Every question runs on a tiny size and answers in the form of the results files. How fast anything is, is not tested here."""
+"""Every question runs on a tiny size and answers in the form of the results files.
+
+How fast anything is, is not tested here.
+"""
 
 import importlib
 import json

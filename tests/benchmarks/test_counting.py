@@ -1,4 +1,6 @@
-"""What the benchmarks compute beside times: operations, exponents, the layers of a network, flags, tenths of a run."""
+"""What the benchmarks compute beside times: operations, exponents, the layers of a network, flags, tenths of
+a run.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ def test_an_exponent_is_the_slope_of_the_logarithms():
 
 
 def test_the_operations_of_a_step_are_those_of_all_its_passes():
-    """A pass of all gradients costs three forward passes, one of input gradients alone two; the first layer's inputs need none."""
+    """A pass of all gradients costs three forward passes, one of input gradients alone two; the first layer's
+    inputs need none.
+    """
     none, two = (
         operations(Problem("demo-cnn", batch=2, steps=0)),
         operations(Problem("demo-cnn", batch=2, steps=2)),
@@ -119,7 +123,9 @@ def test_oneDNNs_product_is_no_convolution():
 
 
 def test_the_passes_of_an_evaluation_are_counted_by_the_image():
-    """Two of four images are right from the start, and stay so; the model is asked about the clean and about the last images."""
+    """Two of four images are right from the start, and stay so; the model is asked about the clean and about
+    the last images.
+    """
     model, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(4, 1, 2, 2)
     nn.init.zeros_(model[1].weight)
     model[1].bias.data = torch.tensor([1.0, 0.0])

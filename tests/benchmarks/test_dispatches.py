@@ -38,7 +38,9 @@ def test_views_and_allocations_start_nothing():
 
 
 def test_a_fused_convolution_is_one_launch_and_unfused_one_up_to_four():
-    """ResNet-18: 20 convolutions; 9 with a ReLU, 8 with a sum and a ReLU, 3 before a sum that another one takes."""
+    """ResNet-18: 20 convolutions; 9 with a ReLU, 8 with a sum and a ReLU, 3 before a sum that another one
+    takes.
+    """
     model = models.create("resnet18@0.125", 10).eval().to("meta")
     x = torch.zeros(2, 3, 32, 32, device="meta")
 

@@ -1,4 +1,6 @@
-"""A model's classes and those of other data are matched by name: every figure belongs to the class it is called by."""
+"""A model's classes and those of other data are matched by name: every figure belongs to the class it is
+called by.
+"""
 
 import json
 import shutil
@@ -44,7 +46,12 @@ def write_folder(root, names=None, side=28):
 def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     write_folder(place / "data")
-    assert cli.main(["train", "erm", *TINY, "--dataset=folder", f"--data={place / 'data'}", f"--out={place / 'run'}"]) == 0  # fmt: skip
+    assert (
+        cli.main(
+            ["train", "erm", *TINY, "--dataset=folder", f"--data={place / 'data'}", f"--out={place / 'run'}"]
+        )
+        == 0
+    )
     return place
 
 
@@ -61,7 +68,11 @@ def in_another_order(checkpoint, to, order):
     places = [state["classes"].index(name) for name in order]
     state["classes"] = list(order)
     for name in ("weight", "bias"):
-        key = next(key for key in reversed(state["model"]) if key.endswith(name) and len(state["model"][key]) == len(NAMES))  # fmt: skip
+        key = next(
+            key
+            for key in reversed(state["model"])
+            if key.endswith(name) and len(state["model"][key]) == len(NAMES)
+        )
         state["model"][key] = state["model"][key][places]
     to.parent.mkdir(parents=True, exist_ok=True)
     checkpoints.write(to, state)
@@ -201,7 +212,9 @@ def test_weights_to_start_from_are_put_in_the_order_of_the_run(trained, turned, 
     for name, more in (("by-name", []), ("by-position", ["--classes-by-position"])):
         assert cli.main(["train", "erm", *options, f"--out={tmp_path / name}", *more]) == 0
         weights[name] = checkpoints.read(tmp_path / name / "checkpoints/last.pt")["model"]
-    before, after = (checkpoints.read(file)["model"] for file in (trained / "run/checkpoints/best-average.pt", turned))  # fmt: skip
+    before, after = (
+        checkpoints.read(file)["model"] for file in (trained / "run/checkpoints/best-average.pt", turned)
+    )
     head = next(key for key in reversed(before) if key.endswith("weight"))
     assert torch.allclose(weights["by-name"][head], before[head], atol=1e-6)
     assert torch.allclose(weights["by-position"][head], after[head], atol=1e-6)
@@ -304,7 +317,9 @@ def test_the_names_that_a_script_stored_beside_its_weights_are_matched(trained, 
 
 
 class Named(torch.utils.data.Dataset):
-    """The test images of a folder with their classes in an order of one's own, as torchvision's data sets have them."""
+    """The test images of a folder with their classes in an order of one's own, as torchvision's data sets
+    have them.
+    """
 
     def __init__(self, images, order):
         self.images, self.classes = images, list(order)

@@ -1,4 +1,6 @@
-"""`cfol-fast compare`: two equal runs are equal in every entry, and each kind of change is found, with its place and size."""
+"""`cfol-fast compare`: two equal runs are equal in every entry, and each kind of change is found, with its
+place and size.
+"""
 
 import json
 import shutil

@@ -1,4 +1,6 @@
-"""However a command ends, it is one sentence: Ctrl-C at any moment, what the system refuses, what the environment says wrongly."""
+"""However a command ends, it is one sentence: Ctrl-C at any moment, what the system refuses, what the
+environment says wrongly.
+"""
 
 import errno
 import io

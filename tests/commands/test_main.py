@@ -44,7 +44,10 @@ def test_the_help_lists_every_command(capsys):
 
 @pytest.mark.slow
 def test_the_help_imports_no_torch():
-    code = "import sys; from cfol_fast.commands import main as cli\ntry: cli.main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; from cfol_fast.commands import main as cli\ntry: cli.main(sys.argv[1:])\nexcept"
+        " SystemExit: pass\n"
+    )
     code += "assert 'torch' not in sys.modules"
     for words in (["--help"], *([name, "--help"] for name in cli.COMMANDS)):
         done = subprocess.run(
@@ -90,7 +93,10 @@ def test_the_help_imports_nothing_that_takes_longer_than_python_itself():
         "traceback",
     }
     # What the environment's own site module brings is not ours.
-    code = "import sys; before = set(sys.modules)\nfrom cfol_fast.commands import main as cli\ncli.main(['--help'])\n"
+    code = (
+        "import sys; before = set(sys.modules)\nfrom cfol_fast.commands import main as"
+        " cli\ncli.main(['--help'])\n"
+    )
     code += f"assert not {slow!r} & (set(sys.modules) - before), set(sys.modules) - before"
     # As on a CPU that announces nothing that would have to be tried.
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
@@ -311,15 +317,7 @@ def test_a_loss_that_is_not_finite_is_status_1_without_a_traceback(capsys, tmp_p
 @pytest.mark.slow
 def test_sigterm_saves_and_the_status_names_the_signal(tmp_path):
     """The real program, stopped from outside."""
-    command_line = [
-        sys.executable,
-        "-m",
-        "cfol_fast",
-        "train",
-        "erm",
-        *TINY,
-        "--set=steps_per_epoch=100000",
-    ]
+    command_line = [sys.executable, "-m", "cfol_fast", "train", "erm", *TINY, "--set=steps_per_epoch=100000"]
     command_line += ["--set=checkpoint.steps=1", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,6 @@
-"""Running out of memory is one sentence with the ways out and status 1: whoever says it, in whatever words, in every command."""
+"""Running out of memory is one sentence with the ways out and status 1: whoever says it, in whatever words,
+in every command.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from cfol_fast.data import decoding
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.runs import checkpoints
 
-ALLOC_CPU = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes."
+ALLOC_CPU = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
+    " allocate 4000 bytes."
+)
 RAN_OUT: dict[str, BaseException] = {
     "torch, on a GPU": torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB"
@@ -139,8 +144,8 @@ def test_a_limit_of_addresses_counts_as_memory(monkeypatch: pytest.MonkeyPatch) 
     assert room.available_memory() == (None if free is None else 0)
 
 
-TRAIN = """train erm --device cpu --dataset fashion-mini --model wrn-10-2 --batch-size 4000 --epochs 1 --holdout none
---set attack.steps=1 --threads 1 --set test.steps=1 --out RUN"""
+TRAIN = """train erm --device cpu --dataset fashion-mini --model wrn-10-2 --batch-size 4000 --epochs 1
+--holdout none --set attack.steps=1 --threads 1 --set test.steps=1 --out RUN"""
 LIMITED: dict[str, Callable[[Path], list[str]]] = {
     "training": lambda folder: TRAIN.replace("RUN", str(folder / "run")).split(),
     "evaluation": lambda folder: [
@@ -166,12 +171,15 @@ def test_under_a_limit_of_the_shell(tmp_path: Path, what: str) -> None:
     from cfol_fast import models
 
     torch.save(models.create("wrn-10-4", 10, 28, 1).get_submodule("net").state_dict(), tmp_path / "w.pt")
-    begun = "import resource, cfol_fast.training, cfol_fast.evaluation; print(open('/proc/self/statm').read().split()[0])"
+    begun = (
+        "import resource, cfol_fast.training, cfol_fast.evaluation;"
+        " print(open('/proc/self/statm').read().split()[0])"
+    )
     pages = subprocess.run([sys.executable, "-c", begun], capture_output=True, text=True, check=True).stdout
     code = (
-        "import resource, sys\n"
-        f"resource.setrlimit(resource.RLIMIT_AS, ({int(pages) * os.sysconf('SC_PAGESIZE') + (700 << 20)},) * 2)\n"
-        "from cfol_fast.commands.main import main\nsys.exit(main(sys.argv[1:]))"
+        "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS,"
+        f" ({int(pages) * os.sysconf('SC_PAGESIZE') + (700 << 20)},) * 2)\nfrom cfol_fast.commands.main"
+        " import main\nsys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *LIMITED[what](tmp_path)], capture_output=True, text=True, check=False

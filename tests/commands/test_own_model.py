@@ -1,4 +1,6 @@
-"""A model of the user's own, from the command line: trained, continued, evaluated, exported; and what a file alone cannot do."""
+"""A model of the user's own, from the command line: trained, continued, evaluated, exported; and what a file
+alone cannot do.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_a_model_that_does_not_fit_is_refused_before_a_folder_is_made(
 
 @pytest.fixture
 def weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
-    """torchvision publishes weights of SqueezeNet for three classes of images of 40 px; a folder DIR has such classes, of 24 px."""
+    """torchvision publishes weights of SqueezeNet for three classes of images of 40 px; a folder DIR has such
+    classes, of 24 px.
+    """
     published_files.folder(folder / "DIR", side=24)
     state = torchvision.models.squeezenet1_1(num_classes=3).state_dict()
     published = SimpleNamespace(

@@ -1,4 +1,6 @@
-"""A package of somebody else adds a method, a data set and a model: the command line lists them and trains with them."""
+"""A package of somebody else adds a method, a data set and a model: the command line lists them and trains
+with them.
+"""
 
 from __future__ import annotations
 

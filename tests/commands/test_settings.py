@@ -1,4 +1,6 @@
-"""No setting is silently another than the user believes: the data set is the one that was named, and nothing is ignored unsaid."""
+"""No setting is silently another than the user believes: the data set is the one that was named, and nothing
+is ignored unsaid.
+"""
 
 from __future__ import annotations
 

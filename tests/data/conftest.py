@@ -1,4 +1,7 @@
-"""Data shared by the tests of this folder. FFCV compiles for seconds, so its files and sources are made once."""
+"""Data shared by the tests of this folder.
+
+FFCV compiles for seconds, so its files and sources are made once.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def mini_beton(mini: data.ImageData, tmp_path_factory: pytest.TempPathFactory) -
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """As root every file can be read; for the tests of permissions the process becomes nobody for a moment."""
+    """As root every file can be read; for the tests of permissions the process becomes nobody for a
+    moment.
+    """
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

@@ -1,4 +1,6 @@
-"""PNG and TIFF files with more than 8 bits, written byte by byte: Pillow writes few of those that it reads."""
+"""PNG and TIFF files with more than 8 bits, written byte by byte: Pillow writes few of those that it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def tiff(
     planar: bool = False,
     extra: int | None = None,
 ) -> bytes:
-    """values: (h, w, c), of any type. photometric: 0 is inverted grey, 1 grey, 2 RGB, 5 CMYK. planar: the channels lie apart."""
+    """values: (h, w, c), of any type. photometric: 0 is inverted grey, 1 grey, 2 RGB, 5 CMYK. planar: the
+    channels lie apart.
+    """
     end = ">" if big else "<"
     height, width, channels = values.shape
     stored = values.transpose(2, 0, 1) if planar else values

@@ -24,7 +24,9 @@ def md5(path: Path) -> str:
 
 
 def cifar10(root: Path, patch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
-    """Five training batches and one of tests, 20 rows each; torchvision's table of hashes is set to these files."""
+    """Five training batches and one of tests, 20 rows each; torchvision's table of hashes is set to these
+    files.
+    """
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     made: dict[str, list[np.ndarray]] = {"train": [], "test": []}

@@ -1,4 +1,6 @@
-"""FFCV files: written whole or not at all, readable by FFCV, refused when they are not what they should be."""
+"""FFCV files: written whole or not at all, readable by FFCV, refused when they are not what they
+should be.
+"""
 
 import errno
 import resource
@@ -133,7 +135,9 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 
 
 def test_any_damage_to_the_lists_is_refused_or_harmless(written):
-    """A byte changed anywhere before the pixels, or in the table behind them: an InputError, or a file that can be used."""
+    """A byte changed anywhere before the pixels, or in the table behind them: an InputError, or a file that
+    can be used.
+    """
     content = bytearray(written.read_bytes())
     header = range(0, 2500, 7)
     table = range(len(content) - 24 * 12, len(content), 5)
@@ -150,7 +154,9 @@ def test_any_damage_to_the_lists_is_refused_or_harmless(written):
 
 
 def test_an_image_of_an_unknown_mode_that_does_not_fit_is_refused(written):
-    """The decoder copies all that is not a JPEG: more bytes than the image has would be written behind its row."""
+    """The decoder copies all that is not a JPEG: more bytes than the image has would be written behind its
+    row.
+    """
     from ffcv.types import FieldDescType, HeaderType
 
     content = bytearray(written.read_bytes())

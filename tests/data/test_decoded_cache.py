@@ -1,4 +1,6 @@
-"""The cache of decoded images: never the pixels of other files, another decoder or another run; elsewhere or off where that is asked for."""
+"""The cache of decoded images: never the pixels of other files, another decoder or another run; elsewhere or
+off where that is asked for.
+"""
 
 import os
 import shutil

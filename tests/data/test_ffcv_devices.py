@@ -1,4 +1,6 @@
-"""The FFCV source and the GPU it feeds: which stream its events are recorded on, shown with fakes; its batches, on a real one."""
+"""The FFCV source and the GPU it feeds: which stream its events are recorded on, shown with fakes; its
+batches, on a real one.
+"""
 
 from types import SimpleNamespace
 from typing import ClassVar
@@ -18,7 +20,9 @@ def shared(mini_beton) -> data.FFCVSource:
 
 
 class Stream:
-    """The current stream of a device, as torch.cuda would give it; without a device, that of the current one."""
+    """The current stream of a device, as torch.cuda would give it; without a device, that of the
+    current one.
+    """
 
     def __init__(self, device=None):
         self.device = torch.device("cuda:0" if device is None else device)

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.ffcv
 
 
 def test_ffcv_s_own_parts_stay_in_place_while_a_loader_is_made(mini_beton, monkeypatch):
-    """A loader of the user's own, made by another thread at that moment, must get FFCV's own memory manager."""
+    """A loader of the user's own, made by another thread at that moment, must get FFCV's own memory
+    manager.
+    """
     with using_ffcv():
         from ffcv.loader import loader as ffcv_loader
         from ffcv.memory_managers import OSCacheManager
@@ -55,7 +57,10 @@ def test_a_last_batch_that_comes_when_the_wait_is_just_over_is_not_lost():
 
 
 def test_files_of_one_kind_share_what_was_compiled_and_others_do_not(mini_beton, tmp_path):
-    """A decoder takes a second to compile. The sizes of arrays, and whether there are several threads, are compiled in."""
+    """A decoder takes a second to compile.
+
+    The sizes of arrays, and whether there are several threads, are compiled in.
+    """
     with using_ffcv():
         from cfol_fast.data import ffcv_feed
 

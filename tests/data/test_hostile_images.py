@@ -1,4 +1,6 @@
-"""Folders and files that would hang, fill the memory or count images twice: refused, skipped or counted once."""
+"""Folders and files that would hang, fill the memory or count images twice: refused, skipped or
+counted once.
+"""
 
 import hashlib
 import io
@@ -184,14 +186,13 @@ class TestBeton:
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
-# What Pillow opens by the content, whatever the name says: with a program, a parser of its own, or a library that nobody asked for.
+# What Pillow opens by the content, whatever the name says: with a program, a parser of its own, or a library
+# that nobody asked for.
 FOREIGN = {
     "EPS": EPS,
-    "EPS with a preview": b"\xc5\xd0\xd3\xc6"
-    + (32).to_bytes(4, "little")
-    + len(EPS).to_bytes(4, "little")
-    + bytes(20)
-    + EPS,
+    "EPS with a preview": (
+        b"\xc5\xd0\xd3\xc6" + (32).to_bytes(4, "little") + len(EPS).to_bytes(4, "little") + bytes(20) + EPS
+    ),
     "WMF": bytes.fromhex("d7cdc69a000000000000080008006000000000000000") + bytes(60),
     "EMF": b"\x01\0\0\0" + bytes(36) + b" EMF" + bytes(80),
     "PDF": b"%PDF-1.4\n%%EOF\n",
@@ -256,7 +257,8 @@ def test_of_several_pictures_the_first_is_taken_and_that_is_said(root, kind):
         found = load(root)
         said = [note for note in found.notes if "several pictures" in note]
         assert said == [
-            f"train: 1 of 16 files hold several pictures, of which the first was taken: train/ant/9.{kind.lower()}"
+            "train: 1 of 16 files hold several pictures, of which the first was taken:"
+            f" train/ant/9.{kind.lower()}"
         ]
     whole = decoding.read_image(root / "train" / "ant" / f"9.{kind.lower()}", None, lambda: 255)
     assert (whole == [255, 0, 0]).all()

@@ -1,4 +1,6 @@
-"""A data set that is known by its folder alone: own images and FFCV files are; of a published one the name is asked for."""
+"""A data set that is known by its folder alone: own images and FFCV files are; of a published one the name is
+asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random-resized crops: drawn as torchvision draws them, resampled in integers, the same bits in any division of the batch."""
+"""Random-resized crops: drawn as torchvision draws them, resampled in integers, the same bits in any division
+of the batch.
+"""
 
 from __future__ import annotations
 

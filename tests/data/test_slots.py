@@ -1,4 +1,6 @@
-"""A rank's part of a global batch: it reads its own slots alone, and they are those of the whole batch, bit for bit."""
+"""A rank's part of a global batch: it reads its own slots alone, and they are those of the whole batch, bit
+for bit.
+"""
 
 from __future__ import annotations
 

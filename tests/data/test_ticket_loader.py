@@ -49,7 +49,9 @@ def wrong(y: Tensor) -> Tensor:
 
 
 def by_hand(sampler: sampling.IndexSampler, lag: int, passes: int) -> list[list[int]]:
-    """What the loader promises, written down plainly: batch j is drawn when the batches before j - lag have been reported."""
+    """What the loader promises, written down plainly: batch j is drawn when the batches before j - lag have
+    been reported.
+    """
     seen = []
     for _ in range(passes):
         sizes = [8] * 6 + [2]
@@ -111,7 +113,9 @@ def test_the_lag_matters_here() -> None:
 
 
 def test_an_update_with_the_ticket_is_unbiased_where_one_without_is_not() -> None:
-    """Class 2 is always wrong: the sum of eta / p over its draws is the w it should gain, whatever p was at the update."""
+    """Class 2 is always wrong: the sum of eta / p over its draws is the w it should gain, whatever p was at
+    the update.
+    """
     sampler = sampling.ClassSampler(LABELS, eta=0.05, gamma=0.3, seed=4)
     due = torch.zeros(3, dtype=torch.float64)
     for _, y, ticket in cf.loader(Numbered(), sampler, BATCH, lag=3):

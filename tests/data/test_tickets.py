@@ -1,4 +1,6 @@
-"""A batch and its ticket stay together: whatever order workers return batches in, and whoever mixes tickets up is told."""
+"""A batch and its ticket stay together: whatever order workers return batches in, and whoever mixes tickets
+up is told.
+"""
 
 from __future__ import annotations
 

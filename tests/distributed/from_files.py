@@ -1,4 +1,5 @@
-"""Runs of two shards that read FFCV files, or images in memory: what both processes of torchrun do, and one process beside them.
+"""Runs of two shards that read FFCV files, or images in memory: what both processes of torchrun do, and one
+process beside them.
 
 `python -m torch.distributed.run ... -m tests.distributed.from_files FOLDER`.
 """

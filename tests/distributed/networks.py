@@ -1,4 +1,6 @@
-"""Networks of a few thousand weights, for runs on several processes: `--model tests.distributed.networks:plain`."""
+"""Networks of a few thousand weights, for runs on several processes: `--model
+tests.distributed.networks:plain`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def with_dropout(num_classes: int, in_channels: int, image_size: int) -> nn.Modu
 
 
 class WithMore(nn.Module):
-    """The network above with one more layer, which no step uses, as auxiliary heads are; or which a shard uses or not, as LayerDrop does."""
+    """The network above with one more layer, which no step uses, as auxiliary heads are; or which a shard
+    uses or not, as LayerDrop does.
+    """
 
     def __init__(self, layers: nn.Module, num_classes: int, chance: float) -> None:
         super().__init__()

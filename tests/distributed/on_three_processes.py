@@ -1,6 +1,8 @@
-"""What each process of `test_three_processes.py` does, with gloo, and what one process does beside it: the same calls.
+"""What each process of `test_three_processes.py` does, with gloo, and what one process does beside it: the
+same calls.
 
-Three processes are started once: the first two of them are a group of their own, which is the case of an even division.
+Three processes are started once: the first two of them are a group of their own, which is the case of an even
+division.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def everything(trained: Trained, folder: Path, ranks: Ranks | None = None) -> di
 
 
 def autoattack(trained: Trained, folder: Path, ranks: Ranks | None, options: dict) -> dict[str, Any]:
-    """One that is stopped after its first round and goes on; and one that goes on from what one process had left."""
+    """One that is stopped after its first round and goes on; and one that goes on from what one process had
+    left.
+    """
     model, _, y = trained
     folder.mkdir(exist_ok=True)
     state, of_one = folder / "state.json", folder / "of-one.json"
@@ -130,7 +134,9 @@ def losses_on_the_holdout(trained: Trained, ranks: Ranks) -> list[str]:
 
 
 def own_loop(rank: int = 0, size: int = 1, group: Any = None) -> dict[str, Any]:
-    """A plain loop, under DDP where there are several processes: of both bandits what was drawn, and w at the end."""
+    """A plain loop, under DDP where there are several processes: of both bandits what was drawn, and w at the
+    end.
+    """
     x, y = images(240, seed=1)
     x = x.double().flatten(1)
     place = {} if group is None else {"process_group": group}
@@ -163,7 +169,9 @@ def own_loop(rank: int = 0, size: int = 1, group: Any = None) -> dict[str, Any]:
 
 
 def noise(x: Tensor, y: Tensor) -> Tensor:
-    """An attack of another library, which draws from everybody's generators: torch's, numpy's and Python's."""
+    """An attack of another library, which draws from everybody's generators: torch's, numpy's and
+    Python's.
+    """
     drawn = torch.randn(x.shape) + torch.from_numpy(np.random.standard_normal(x.shape)) + random.gauss()
     return (x + 9 * EPS * drawn).clamp(0, 1).float()
 

@@ -1,4 +1,6 @@
-"""Training from FFCV files on two processes of torchrun is one run, and so is one that goes on with another number of processes."""
+"""Training from FFCV files on two processes of torchrun is one run, and so is one that goes on with another
+number of processes.
+"""
 
 from __future__ import annotations
 

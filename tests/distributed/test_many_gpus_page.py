@@ -1,4 +1,6 @@
-"""docs/many-gpus.md is true: what it shows without a GPU runs, and an evaluation on two processes writes what one does."""
+"""docs/many-gpus.md is true: what it shows without a GPU runs, and an evaluation on two processes writes what
+one does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An evaluation on two and on three processes is that of one, bit for bit; so are the draws of a loop of one's own under DDP.
+"""An evaluation on two and on three processes is that of one, bit for bit; so are the draws of a loop of
+one's own under DDP.
 
 The processes are real and speak gloo.
 """

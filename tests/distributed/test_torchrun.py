@@ -1,4 +1,6 @@
-"""Training as users start it: by torchrun on one machine and on two, with a worker that is killed, and with a mistake in the options."""
+"""Training as users start it: by torchrun on one machine and on two, with a worker that is killed, and with a
+mistake in the options.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +87,7 @@ def test_a_mistake_is_one_sentence_of_all_processes(tmp_path: Path) -> None:
     assert started.returncode != 0
     said = [line for line in errors.splitlines() if line.startswith("cfol-fast")]
     assert said == [
-        "cfol-fast: error: --shards: shards must divide batch_size=16, got 3: a batch is divided into equal parts"
+        "cfol-fast: error: --shards: shards must divide batch_size=16, got 3: a batch is divided into equal"
+        " parts"
     ]
     assert not (tmp_path / "run").exists()

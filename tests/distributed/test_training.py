@@ -1,4 +1,5 @@
-"""Training on several processes is one run: the weights, the bandit, the records and the messages of one process.
+"""Training on several processes is one run: the weights, the bandit, the records and the messages of one
+process.
 
 The processes are real and speak gloo; each has one thread.
 """
@@ -90,8 +91,8 @@ def test_two_shards_on_two_processes_are_those_of_one_bit_for_bit(
     for state in (alone, together):
         for clock in ("seconds", "epoch_seconds"):
             del state["position"][clock]
-        # Rows hold times, which have different lengths. Each shard seeds torch's own generator, and the last one leaves its state.
-        # A process knows the layers of its earlier runs too.
+        # Rows hold times, which have different lengths. Each shard seeds torch's own generator, and the last
+        # one leaves its state. A process knows the layers of its earlier runs too.
         del state["metrics_size"], state["torch_rng"], state["choices"]
     assert differing(alone, together) == []
     assert not [name for name in together["model"] if name.startswith("module.")]

@@ -1,8 +1,11 @@
-"""A worker of torchrun that trains a tiny run: `python -m torch.distributed.run ... -m tests.distributed.torchrun_worker OUT [STEP]`.
+"""A worker of torchrun that trains a tiny run: `python -m torch.distributed.run ... -m
+tests.distributed.torchrun_worker OUT [STEP]`.
 
-STEP: the last rank of the first start is killed at the beginning of this step, counted from 1, as by a machine that fails.
+STEP: the last rank of the first start is killed at the beginning of this step, counted from 1, as by a
+machine that fails.
 
-At its end a worker says which threads of its process group still live: one that meets the interpreter's end aborts the process.
+At its end a worker says which threads of its process group still live: one that meets the interpreter's end
+aborts the process.
 """
 
 from __future__ import annotations

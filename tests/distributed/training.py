@@ -1,4 +1,5 @@
-"""What each process of `test_training.py` does, with gloo: four are started once, and are a job of four, then two a job of two.
+"""What each process of `test_training.py` does, with gloo: four are started once, and are a job of four, then
+two a job of two.
 
 Several jobs follow each other in one process, since most of a process's time is its import of torch.
 """
@@ -102,7 +103,9 @@ joined: list[Any] = []
 
 
 def one_step_each(folder: Path) -> None:
-    """Weights, indices, pixels and attack starts of one step in four shards; each process keeps what it saw."""
+    """Weights, indices, pixels and attack starts of one step in four shards; each process keeps what
+    it saw.
+    """
     for variant in ONE_STEP:
         rank, size = processes.ranks().rank, processes.ranks().size
         torch.save(one_step(variant), folder.parent / f"step-{variant}-{rank}-of-{size}.pt")

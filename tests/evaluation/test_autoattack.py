@@ -29,7 +29,10 @@ def few(trained: Trained) -> Trained:
 
 
 def shorten(adversary: Any) -> Any:
-    """At full length the four attacks take minutes; benchmarks/peers_agree.py compares that. Short ones tell the same story."""
+    """At full length the four attacks take minutes; benchmarks/peers_agree.py compares that.
+
+    Short ones tell the same story.
+    """
     for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
         part.n_iter = 10
     adversary.apgd_targeted.n_target_classes = adversary.fab.n_target_classes = 2

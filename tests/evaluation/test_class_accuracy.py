@@ -78,9 +78,17 @@ def test_the_intervals_are_wilsons(hits: int, n: int) -> None:
 def test_json_has_everything_by_name(accuracy: ClassAccuracy) -> None:
     facts = accuracy.to_json()
     assert set(facts) == {
-        "average", "class_average", "tail", "worst", "worst_class", "per_class", "interval", "limits", "count",
+        "average",
+        "class_average",
+        "tail",
+        "worst",
+        "worst_class",
+        "per_class",
+        "interval",
+        "limits",
+        "count",
         "confusion",
-    }  # fmt: skip
+    }
     assert facts["per_class"] == {"a": 0.75, "b": 0.5, "c": 0.25}
     assert facts["count"] == {"a": 4, "b": 2, "c": 4}
     assert facts["interval"]["c"][0] < 0.25 < facts["interval"]["c"][1]

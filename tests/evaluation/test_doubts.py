@@ -332,7 +332,10 @@ def test_images_in_another_precision_are_a_sentence(trained: Trained, dtype: tor
     # Ours convert images in their first layer.
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)).eval()
     name = str(dtype).removeprefix("torch.")
-    sentence = rf"^the images are {name}, the model's weights float32: convert the images with x\.to\(torch\.float32\)$"
+    sentence = (
+        rf"^the images are {name}, the model's weights float32: convert the images with"
+        r" x\.to\(torch\.float32\)$"
+    )
     for call in (
         lambda: evaluate(model, x.to(dtype), y),
         lambda: evaluate(model, torch.utils.data.TensorDataset(x.to(dtype), y), attack=STEPS),

@@ -1,4 +1,6 @@
-"""`evaluate`: figures that one can count by hand, several attacks, and the refusal of what would give wrong ones."""
+"""`evaluate`: figures that one can count by hand, several attacks, and the refusal of what would give wrong
+ones.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ NAMES = [f"pattern {c}" for c in range(10)]
 
 
 class Brightness(nn.Module):
-    """Class 1 where the mean pixel is above one half: every figure is known. (One weight, so that it has a device.)"""
+    """Class 1 where the mean pixel is above one half: every figure is known.
+
+    (One weight, so that it has a device.)
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Attacks that are not ours: `evaluate` and `gallery` call them as their own examples do, and check what they return."""
+"""Attacks that are not ours: `evaluate` and `gallery` call them as their own examples do, and check what they
+return.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.attacks.small_models import EPS, SmallNet, Trained
 
 
 class ForeignFGSM:
-    """Written as torchattacks writes them: no `enable_grad` of its own, images flattened by `view`, training mode left behind."""
+    """Written as torchattacks writes them: no `enable_grad` of its own, images flattened by `view`, training
+    mode left behind.
+    """
 
     def __init__(self, model: SmallNet) -> None:
         self.model = model

@@ -1,4 +1,6 @@
-"""Weights of torchvision, timm's and torchvision's scripts, and Lightning: what is recognised, what has to be named, what is refused."""
+"""Weights of torchvision, timm's and torchvision's scripts, and Lightning: what is recognised, what has to be
+named, what is refused.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_torchvisions_weights_are_recognised_and_what_they_were_taken_for_is_sai
 def test_the_classes_are_those_of_the_head_whatever_it_is_and_wherever_the_file_has_it(
     name: str, order
 ) -> None:
-    """SqueezeNet's is a convolution. safetensors files are in the order of the alphabet: ConvNeXt's is not the last there."""
+    """SqueezeNet's is a convolution. safetensors files are in the order of the alphabet: ConvNeXt's is not
+    the last there.
+    """
     with torch.device("meta"):
         state = torchvision.models.get_model(name, num_classes=7).state_dict()
     assert classes_of({f"model.{layer}": state[layer] for layer in order(state)}) == 7

@@ -105,7 +105,8 @@ def test_an_example_that_comes_twice_is_an_error_that_counts(
 
 def test_the_padding_of_a_distributed_sampler_is_counted() -> None:
     data = TensorDataset(torch.rand(5, 3, 10, 10), torch.arange(5))
-    # Rank 2 of 3: the examples 2 and 5, which is 0 again. Of one rank each comes once; of seven ranks for five examples too.
+    # Rank 2 of 3: the examples 2 and 5, which is 0 again. Of one rank each comes once; of seven ranks for
+    # five examples too.
     padded = [*DistributedSampler(data, 3, 2, shuffle=False), *DistributedSampler(data, 3, 0, shuffle=False)]
     with pytest.raises(InputError, match="gives 1 of its 4 examples twice"):
         evaluate(torch.nn.Flatten(), DataLoader(data, 2, sampler=padded))

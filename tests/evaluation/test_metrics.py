@@ -1,4 +1,6 @@
-"""The metrics need torchmetrics, which this environment has not: how they work is tested in tests/integrations."""
+"""The metrics need torchmetrics, which this environment has not: how they work is tested in
+tests/integrations.
+"""
 
 import sys
 

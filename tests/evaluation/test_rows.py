@@ -1,4 +1,6 @@
-"""No result is there before its example came: a row that nobody filled in, or that two filled in, is an error with its batch."""
+"""No result is there before its example came: a row that nobody filled in, or that two filled in, is an error
+with its batch.
+"""
 
 from __future__ import annotations
 

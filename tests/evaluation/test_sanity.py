@@ -1,4 +1,6 @@
-"""The check for masked gradients: it passes an honest model and names the class and the check of a blind attack."""
+"""The check for masked gradients: it passes an honest model and names the class and the check of a blind
+attack.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The examples come in pairs, a program as it was and the same with CFOL: what changed, and the pictures that both train on."""
+"""The examples come in pairs, a program as it was and the same with CFOL: what changed, and the pictures that
+both train on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""examples/plain_loop_cfol.py: a user's own loop over an ImageFolder needs at most ten changed lines, and runs."""
+"""examples/plain_loop_cfol.py: a user's own loop over an ImageFolder needs at most ten changed lines, and
+runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tests a GPU owner runs with `make test-gpu`. Each takes a device: those of CUDA are marked gpu, "cpu" runs the same code here, so
-that a test that cannot even start is noticed without a GPU."""
+"""The tests a GPU owner runs with `make test-gpu`. Each takes a device: those of CUDA are marked gpu, "cpu"
+runs the same code here, so that a test that cannot even start is noticed without a GPU."""
 
 import pytest
 import torch

@@ -6,7 +6,8 @@ import torch
 from cfol_fast import ops
 from tests.native.examples import example_calls
 
-# These use transcendental functions or sums of floats, which differ in the last bits; all others must be equal to the bit.
+# These use transcendental functions or sums of floats, which differ in the last bits; all others must be
+# equal to the bit.
 CLOSE = {"pgd_start", "pgd_step", "gather_augment", "augment_parameters"}
 
 

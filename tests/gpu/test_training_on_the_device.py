@@ -1,4 +1,6 @@
-"""Training on the device: no wait in a step, compiled with CUDA graphs, bfloat16, fed by FFCV from device indices."""
+"""Training on the device: no wait in a step, compiled with CUDA graphs, bfloat16, fed by FFCV from device
+indices.
+"""
 
 import math
 

@@ -1,1 +1,4 @@
-"""Attempts to break the program: bad options, edited and damaged files, failing disks, kills. `make hostile MINUTES=30` goes on longer."""
+"""Attempts to break the program: bad options, edited and damaged files, failing disks, kills.
+
+`make hostile MINUTES=30` goes on longer.
+"""

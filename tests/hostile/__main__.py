@@ -1,6 +1,8 @@
-"""`make hostile MINUTES=30`: attempts on every area in turn until the time is over, with a table of what was tried, held and failed.
+"""`make hostile MINUTES=30`: attempts on every area in turn until the time is over, with a table of what was
+tried, held and failed.
 
-A failure prints its traceback and the values that led to it, and the exit status is 1. The seed of the first round is --seed.
+A failure prints its traceback and the values that led to it, and the exit status is 1. The seed of the first
+round is --seed.
 """
 
 from __future__ import annotations
@@ -66,13 +68,15 @@ def main() -> int:
                 if time.monotonic() > until:
                     break
     print(
-        f"\ncfol_fast {cfol_fast.__version__}, {(time.monotonic() - began) / 60:.1f} minutes, seed {args.seed}\n"
+        f"\ncfol_fast {cfol_fast.__version__}, {(time.monotonic() - began) / 60:.1f} minutes, seed"
+        f" {args.seed}\n"
     )
     print("| area | tried | held | failed |\n|---|---:|---:|---:|")
     for name, tally in tallies.items():
         print(f"| {name} | {tally.tried} | {tally.held} | {len(tally.failures)} |")
     print(
-        f"| all | {sum(t.tried for t in tallies.values())} | {sum(t.held for t in tallies.values())} | {sum(len(t.failures) for t in tallies.values())} |"
+        f"| all | {sum(t.tried for t in tallies.values())} | {sum(t.held for t in tallies.values())} |"
+        f" {sum(len(t.failures) for t in tallies.values())} |"
     )
     return 1 if any(tally.failures for tally in tallies.values()) else 0
 

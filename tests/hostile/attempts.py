@@ -54,7 +54,9 @@ class Tally:
 
 
 def attack(area: Area, folder: Path, attempts: int, seed: int) -> Tally:
-    """Makes up to `attempts` attempts; a failure ends the round, since what is left behind may not be as it was."""
+    """Makes up to `attempts` attempts; a failure ends the round, since what is left behind may not be as it
+    was.
+    """
     tally = Tally()
     subject = area.prepare(folder)
 

@@ -1,6 +1,8 @@
-"""Attempts on what is remembered: it meets something else than it was made from, by a change between two calls.
+"""Attempts on what is remembered: it meets something else than it was made from, by a change between two
+calls.
 
-It holds when the second call is refused in a sentence, or gives what a fresh process would give for what is there now.
+It holds when the second call is refused in a sentence, or gives what a fresh process would give for what is
+there now.
 """
 
 from __future__ import annotations
@@ -125,7 +127,9 @@ def prepare_nothing(folder: Path) -> Path:
 
 
 def attempt_model(folder: Path, draw: st.DataObject) -> None:
-    """Several changes, with an attack between any two of them; the last attack is compared with a plain one on a fresh model."""
+    """Several changes, with an attack between any two of them; the last attack is compared with a plain one
+    on a fresh model.
+    """
     torch.manual_seed(draw.draw(st.integers(0, 2**16)))
     model, x, y = (
         Scaled().double().eval(),
@@ -148,7 +152,8 @@ def attempt_model(folder: Path, draw: st.DataObject) -> None:
     assert off <= SHARE, f"{names}: {off:.1%} of the pixels differ from the plain attack's"
 
 
-# ---------------------------------------------------------------- a folder of images: its run, its cache, its classes
+# ---------------------------------------------------------------- a folder of images: its run, its cache, its
+# classes
 
 
 def write_images(root: Path, seed: int = 0, per_class: int = 6) -> None:
@@ -349,7 +354,8 @@ def attempt_classes(subject: Stopped, draw: st.DataObject) -> None:
         assert found == evaluated(labels, names), given
 
 
-# ---------------------------------------------------------------- a batch and its ticket, a loader and its rows
+# ---------------------------------------------------------------- a batch and its ticket, a loader and its
+# rows
 
 
 class Numbered(Dataset[Any]):
@@ -402,7 +408,9 @@ def _refuses_ticket(sampler: Any, y: Tensor, loss: Tensor, ticket: Any) -> bool:
 
 
 def attempt_rows(folder: Path, draw: st.DataObject) -> None:
-    """A loader that drops, repeats, shuffles or joins rows: the accuracies are of what came, or there are none."""
+    """A loader that drops, repeats, shuffles or joins rows: the accuracies are of what came, or there are
+    none.
+    """
     torch.manual_seed(draw.draw(st.integers(0, 999)))
     count, batch = draw.draw(st.integers(3, 40)), draw.draw(st.integers(1, 9))
     x, y = torch.rand(count, 1, SIZE, SIZE), torch.arange(count) % 3

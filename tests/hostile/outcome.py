@@ -1,4 +1,6 @@
-"""`python -m tests.hostile.outcome RUN`: what two equal runs have alike, as one line, for `make ckpt-chaos` to compare."""
+"""`python -m tests.hostile.outcome RUN`: what two equal runs have alike, as one line, for `make ckpt-chaos`
+to compare.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attempts on what is read: options, configurations, JSON and TOML, checkpoints, FFCV files, image folders.
 
-An area is prepared once in a folder and attempted many times. An attempt fails when anything but a sentence comes out: a traceback,
-several lines, a wrong result that is taken for a right one.
+An area is prepared once in a folder and attempted many times. An attempt fails when anything but a sentence
+comes out: a traceback, several lines, a wrong result that is taken for a right one.
 """
 
 from __future__ import annotations
@@ -296,7 +296,9 @@ def prepare_resumable(folder: Path) -> Resumable:
 
 
 def attempt_resuming(subject: Resumable, draw: st.DataObject) -> None:
-    """A checkpoint with a right digest in which somebody changed a value: it is continued from, or a sentence says why not."""
+    """A checkpoint with a right digest in which somebody changed a value: it is continued from, or a sentence
+    says why not.
+    """
     trainer = subject.trainer
     try:
         checkpoints.write(trainer.state.store.path("last"), draw.draw(edited(subject.state)))

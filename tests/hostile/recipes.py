@@ -1,4 +1,6 @@
-"""Attempts on the files of a reproduction: recipes of one's own, tables, and the results that tables are made of."""
+"""Attempts on the files of a reproduction: recipes of one's own, tables, and the results that tables are made
+of.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def attempt_recipe(subject: Reproduction, draw: st.DataObject) -> None:
 
 
 def attempt_table(subject: Reproduction, draw: st.DataObject) -> None:
-    """Every value of table.json and of a run's result: the page, the collection and a new table are made of them."""
+    """Every value of table.json and of a run's result: the page, the collection and a new table are made of
+    them.
+    """
     table = subject.out / NAME / "table.json"
     results = sorted((subject.out / "runs").glob("*/*.json"))
     path = table if draw.draw(st.booleans()) else draw.draw(st.sampled_from(results))

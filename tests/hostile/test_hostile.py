@@ -56,7 +56,8 @@ def forking():
 @pytest.mark.parametrize(("name", "attempts"), [("failing disk", 4), ("kills", 4), ("full disk", 3)])
 def test_a_disturbed_run_ends_as_an_undisturbed_one(forking, tmp_path, name, attempts):
     if name == "full disk" and not writing.may_mount(tmp_path):
-        # Not a skip, which CI would count as a test that was lost: the failing disk is the same without a mount.
+        # Not a skip, which CI would count as a test that was lost: the failing disk is the same without a
+        # mount.
         return
     tally = forking.submit(writing.attack_here, name, tmp_path, attempts, 1).result()
     assert not tally.failures, tally.failures[0]
@@ -81,7 +82,8 @@ def test_a_child_that_hangs_is_ended_and_says_where(tmp_path, capfd, monkeypatch
         signal.pause()
 
     def the_time_is_over(*_):
-        # Not before: a signal that comes while Python still forks is lost, with the locks that it holds meanwhile.
+        # Not before: a signal that comes while Python still forks is lost, with the locks that it holds
+        # meanwhile.
         monkeypatch.setattr(os, "waitpid", waitpid)
         os.read(waiting, 1)
         os.kill(os.getpid(), signal.SIGALRM)

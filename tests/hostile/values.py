@@ -1,4 +1,6 @@
-"""What an attacker, a slip of the finger or a failing disk puts where a value should be: strategies of hypothesis."""
+"""What an attacker, a slip of the finger or a failing disk puts where a value should be: strategies of
+hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ bad_json = st.one_of(
 
 
 def place(draw: st.DrawFn, tree: Any) -> list[Any]:
-    """The path of a value of a JSON tree, found from the top, so that a long list draws no more attempts than a short text."""
+    """The path of a value of a JSON tree, found from the top, so that a long list draws no more attempts than
+    a short text.
+    """
     path: list[Any] = []
     while isinstance(tree, dict | list) and tree and (not path or draw(st.integers(0, 3))):
         path.append(
@@ -62,7 +66,9 @@ def place(draw: st.DrawFn, tree: Any) -> list[Any]:
 
 
 def near(draw: st.DrawFn, value: Any, tree: Any) -> Any:
-    """A value that could stand there but does not belong: a little more, one item less, another value of the file."""
+    """A value that could stand there but does not belong: a little more, one item less, another value of the
+    file.
+    """
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -104,7 +110,9 @@ def as_text(tree: Any) -> str:
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """The bytes with a few changed, a part zeroed, repeated or cut off, or something added; never the same."""
+    """The bytes with a few changed, a part zeroed, repeated or cut off, or something added; never the
+    same.
+    """
     how = draw(st.sampled_from(["bytes", "bytes", "bytes", "zeros", "cut", "added", "moved"]))
     place = draw(st.integers(0, len(content) - 1))
     changed = bytearray(content)

@@ -1,9 +1,11 @@
-"""Attempts on what is written: a disk that fails or is full at any call of a run, and kills at any call or operation.
+"""Attempts on what is written: a disk that fails or is full at any call of a run, and kills at any call or
+operation.
 
-Every run is a forked child of a process of its own, which has no threads: of a lock that a thread holds at the fork, the child has a
-copy that nobody opens (FFCV starts threads, and a run hung once). Afterwards it is continued without faults, and must end with the
-weights, the metrics and the result of a run that nobody disturbed. The system is attacked where Python calls it; where this process may
-mount one, a small file system is filled as well.
+Every run is a forked child of a process of its own, which has no threads: of a lock that a thread holds at
+the fork, the child has a copy that nobody opens (FFCV starts threads, and a run hung once). Afterwards it is
+continued without faults, and must end with the weights, the metrics and the result of a run that nobody
+disturbed. The system is attacked where Python calls it; where this process may mount one, a small file system
+is filled as well.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ MOUNTABLE = "tmpfs"
 class Disturbance:
     """Counts the calls that change the disk, and disturbs some: those from `first` on, `length` of them.
 
-    how: "error" raises, "short" writes a part of the bytes (which the system may do, and the rest must follow), "kill" ends the
-    process before the call, "kill after" after it, "half" writes half of the bytes and ends the process.
+    how: "error" raises, "short" writes a part of the bytes (which the system may do, and the rest must
+    follow), "kill" ends the process before the call, "kill after" after it, "half" writes half of the bytes
+    and ends the process.
     """
 
     def __init__(
@@ -98,7 +101,9 @@ class Disturbance:
 
 
 def in_child(action: Callable[[], None], folder: Path) -> int:
-    """How a child ended: FINISHED, with a SENTENCE, with a TRACEBACK (which is kept), or killed (negative)."""
+    """How a child ended: FINISHED, with a SENTENCE, with a TRACEBACK (which is kept), or killed
+    (negative).
+    """
     child = os.fork()
     if child == 0:
         status = TRACEBACK
@@ -196,7 +201,9 @@ def disturbed_run(runs: Runs, disturb: Callable[[], Any], overwrite: bool, allow
 
 
 def check_continued(runs: Runs, out: Path, overwrite: bool = False) -> None:
-    """Continued without a fault, the run ends as if nothing had happened; or the old run still stands, whole."""
+    """Continued without a fault, the run ends as if nothing had happened; or the old run still
+    stands, whole.
+    """
     status = in_child(lambda: run(out), runs.folder)
     if overwrite and status == SENTENCE and "changed configuration" in _said(runs):
         tiny.assert_same_outcome(out, runs.old)

@@ -1,4 +1,6 @@
-"""What holds for the tests with other people's packages: no network, no account, no telemetry, and nothing written to the home folder."""
+"""What holds for the tests with other people's packages: no network, no account, no telemetry, and nothing
+written to the home folder.
+"""
 
 from __future__ import annotations
 

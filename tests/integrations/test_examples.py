@@ -1,4 +1,6 @@
-"""examples/: users of timm with Lightning and of Hugging Face's Trainer need at most ten changed lines, and their programs run."""
+"""examples/: users of timm with Lightning and of Hugging Face's Trainer need at most ten changed lines, and
+their programs run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""safetensors and ONNX: what is written is what the model computes, loaded without this package, and read back by eval."""
+"""safetensors and ONNX: what is written is what the model computes, loaded without this package, and read
+back by eval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""SamplerTrainer with a vision transformer from a configuration: the sampler learns, survives a checkpoint, and is logged."""
+"""SamplerTrainer with a vision transformer from a configuration: the sampler learns, survives a checkpoint,
+and is logged.
+"""
 
 from __future__ import annotations
 

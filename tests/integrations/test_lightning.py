@@ -1,4 +1,6 @@
-"""SamplerCallback in Lightning's own Trainer: the sampler learns as in a plain loop, survives a checkpoint, and is logged."""
+"""SamplerCallback in Lightning's own Trainer: the sampler learns as in a plain loop, survives a checkpoint,
+and is logged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A checkpoint that Lightning itself wrote, evaluated: with plain hyperparameters it is read, otherwise it says how to convert it."""
+"""A checkpoint that Lightning itself wrote, evaluated: with plain hyperparameters it is read, otherwise it
+says how to convert it.
+"""
 
 from __future__ import annotations
 

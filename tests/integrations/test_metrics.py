@@ -1,4 +1,6 @@
-"""WorstClassAccuracy and TailAccuracy with torchmetrics: the figures of an evaluation, on one process and on two."""
+"""WorstClassAccuracy and TailAccuracy with torchmetrics: the figures of an evaluation, on one process and on
+two.
+"""
 
 from __future__ import annotations
 

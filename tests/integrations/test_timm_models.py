@@ -1,4 +1,6 @@
-"""timm's models: built for the data, attacked with the right gradient, trained, rebuilt from a checkpoint, and their published weights."""
+"""timm's models: built for the data, attacked with the right gradient, trained, rebuilt from a checkpoint,
+and their published weights.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,9 @@ def test_weights_that_fit_one_of_timms_models_alone_are_recognised(tmp_path: Pat
 
 
 def test_weights_that_fit_several_are_refused_with_their_names(tmp_path: Path) -> None:
-    """Of two networks with the same layers one pads as TensorFlow does: a guess would give wrong accuracies."""
+    """Of two networks with the same layers one pads as TensorFlow does: a guess would give wrong
+    accuracies.
+    """
     torch.save(timm.create_model("mobilenetv3_large_100", num_classes=10).state_dict(), tmp_path / "w.pt")
     with pytest.raises(
         InputError,

@@ -30,7 +30,9 @@ def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file: LevelDB's log format, in blocks of 32 KiB, behind seven bytes of its own."""
+    """The records of a .wandb file: LevelDB's log format, in blocks of 32 KiB, behind seven bytes of
+    its own.
+    """
     content, position, record = path.read_bytes(), 7, b""
     while position + 7 <= len(content):
         left = 32768 - position % 32768
@@ -83,7 +85,9 @@ def test_the_command_hands_every_row_and_the_result_to_wandb(tmp_path: Path) -> 
 def test_a_resumed_run_continues_its_wandb_run_and_logs_no_row_twice(
     tmp_path: Path,
 ) -> None:
-    """Stopped after its rows were written and before its checkpoint was: metrics.jsonl gets them again, wandb does not."""
+    """Stopped after its rows were written and before its checkpoint was: metrics.jsonl gets them again, wandb
+    does not.
+    """
     config = tiny.tiny_config(tmp_path / "run")
 
     class Power(cf.training.Callback):

@@ -1,4 +1,6 @@
-"""One family for each name: `resnet18`, 34, 50, ... are ours, for small images; torchvision's have its prefix, also in old files."""
+"""One family for each name: `resnet18`, 34, 50, ... are ours, for small images; torchvision's have its
+prefix, also in old files.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Plants small faults in copies of the project, one at a time, and sees whether the tests find each.
 
-The faults are the entries of faults/*.toml. `find` stands exactly once in `file`, which is any source of the project; `replace` takes
-its place; `tests` are what pytest then runs, for one fault or at the top for all of the file. A fault in csrc is also looked for by
-the sanitizers. An entry with `equivalent` cannot be told from the original, and says why; every other one must be found.
+The faults are the entries of faults/*.toml. `find` stands exactly once in `file`, which is any source of the
+project; `replace` takes its place; `tests` are what pytest then runs, for one fault or at the top for all of
+the file. A fault in csrc is also looked for by the sanitizers. An entry with `equivalent` cannot be told from
+the original, and says why; every other one must be found.
 
-All these tests run first without any fault: a test that fails anyway finds nothing. The table of what found what is written to
-tests/mutants.md, with a hash of everything that it depends on.
+All these tests run first without any fault: a test that fails anyway finds nothing. The table of what found
+what is written to tests/mutants.md, with a hash of everything that it depends on.
 
     python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed] [--faults FILE]
 """
@@ -57,7 +58,9 @@ class Fault:
 
     @property
     def exercises(self) -> list[str]:
-        """The programs of tests/emu, named like the tests, in which the sanitizers look for a fault in a kernel."""
+        """The programs of tests/emu, named like the tests, in which the sanitizers look for a fault in a
+        kernel.
+        """
         families = [Path(test).stem.removeprefix("test_") for test in self.tests] if self.in_a_kernel else []
         return [f for f in families if (ROOT / "tests" / "emu" / f"exercise_{f}.cpp").exists()]
 
@@ -114,7 +117,10 @@ def plant(fault: Fault, folder: Path) -> None:
 
 
 def limit_cpu_time() -> None:
-    """A fault may make a loop endless. CPU seconds, not the clock's: the machine may be busy with something else."""
+    """A fault may make a loop endless.
+
+    CPU seconds, not the clock's: the machine may be busy with something else.
+    """
     resource.setrlimit(resource.RLIMIT_CPU, (300, 300))
 
 
@@ -140,8 +146,14 @@ def run_in(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
 
 
 def compile_cpu_ops(folder: Path) -> str:
-    """Puts the copy's own CPU kernels into it; the compiler's first error, or an empty string. Unchanged objects come from the cache."""
-    code = "import shutil; from tests.native import building; shutil.copy(building.cpu_ops(), 'cfol_fast/_ops.abi3.so')"
+    """Puts the copy's own CPU kernels into it; the compiler's first error, or an empty string.
+
+    Unchanged objects come from the cache.
+    """
+    code = (
+        "import shutil; from tests.native import building; shutil.copy(building.cpu_ops(),"
+        " 'cfol_fast/_ops.abi3.so')"
+    )
     status, output = run_in(folder, "-c", code)
     if not status:
         return ""
@@ -169,7 +181,8 @@ def by_tests(fault: Fault, folder: Path) -> str:
     status, output = run_in(folder, *PYTEST, *fault.tests, **variables)
     if status == 1:
         return first_failure(output)
-    # A crash of the interpreter finds the fault too. 5: there was no test, as with one side alone for an op without CUDA.
+    # A crash of the interpreter finds the fault too. 5: there was no test, as with one side alone for an op
+    # without CUDA.
     return "" if status in (0, 5) else f"a crash in {fault.tests[0]} (status {status})"
 
 
@@ -192,7 +205,10 @@ def first_failure(output: str) -> str:
 
 
 def failing_without_a_fault(faults: list[Fault], jobs: int) -> list[str]:
-    """What fails in an unchanged copy, of all that is asked to find a fault. What CUDA faults run is a part of what is run here."""
+    """What fails in an unchanged copy, of all that is asked to find a fault.
+
+    What CUDA faults run is a part of what is run here.
+    """
     families = sorted({family for fault in faults for family in fault.exercises})
     tests = sorted({test for fault in faults for test in fault.tests})
     with tempfile.TemporaryDirectory(prefix="unchanged-") as name:
@@ -214,7 +230,10 @@ def failing_without_a_fault(faults: list[Fault], jobs: int) -> list[str]:
 def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
     lines = ["# Planted faults and what found them", ""]
     lines += [
-        "Written by `make mutants` from `tests/mutants/faults`. Each fault is planted alone in a copy of the project;",
+        (
+            "Written by `make mutants` from `tests/mutants/faults`. Each fault is planted alone in a copy of"
+            " the project;"
+        ),
         "the tests named here pass without it.",
         "",
     ]
@@ -229,7 +248,10 @@ def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
     if hashed:
         lines += [
             "",
-            f"Hash: `{hashed}` of what this depends on; `.ci/run` plants the faults again when it has changed.",
+            (
+                f"Hash: `{hashed}` of what this depends on; `.ci/run` plants the faults again when it has"
+                " changed."
+            ),
         ]
     return "\n".join(lines) + "\n"
 
@@ -292,7 +314,8 @@ def main(arguments: list[str] | None = None) -> int:
         if dependency_hash(load_faults()) != hashed:
             print("The files changed meanwhile: no table is written. Run it again.")
             return 1
-        # without the hash, so that a table with a fault that nothing finds is never taken for a reason not to run
+        # without the hash, so that a table with a fault that nothing finds is never taken for a reason not to
+        # run
         (ROOT / "tests" / "mutants.md").write_text(table(faults, finds, "" if missed else hashed))
     return missed
 

@@ -1,4 +1,6 @@
-"""The faults fit the sources of today, and the run that plants them says what it found, and when it need not run."""
+"""The faults fit the sources of today, and the run that plants them says what it found, and when it need not
+run.
+"""
 
 import pytest
 

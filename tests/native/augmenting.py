@@ -1,4 +1,6 @@
-"""What the tests of gather + augment share: the op on either side with the wrapper's keywords, images and parameters."""
+"""What the tests of gather + augment share: the op on either side with the wrapper's keywords, images and
+parameters.
+"""
 
 import torch
 

@@ -1,4 +1,6 @@
-"""Where a native test runs its ops: on the CPU, as emulated CUDA under a schedule, or on a device to which the arguments are moved."""
+"""Where a native test runs its ops: on the CPU, as emulated CUDA under a schedule, or on a device to which
+the arguments are moved.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,13 @@ class Backend:
 
 
 class Moved(Backend):
-    """Moves whole storages to a device, offsets and strides kept, runs the op there and copies back what it wrote.
+    """Moves whole storages to a device, offsets and strides kept, runs the op there and copies back what it
+    wrote.
 
-    how: "plain"; "side-stream", where the arguments arrive late on a stream that is not the default one, so that a kernel on another
-    stream reads too early; "captured", where the op is recorded in a CUDA graph and only its replay computes.
-    On the device "cpu" the storages are cloned, which shows here that the way there and back changes nothing.
+    how: "plain"; "side-stream", where the arguments arrive late on a stream that is not the default one, so
+    that a kernel on another stream reads too early; "captured", where the op is recorded in a CUDA graph and
+    only its replay computes. On the device "cpu" the storages are cloned, which shows here that the way there
+    and back changes nothing.
     """
 
     def __init__(
@@ -142,7 +146,9 @@ def _captured(call: Callable[..., Any], arguments: list[Any], device: torch.devi
 
 
 def load_emulated() -> ctypes.CDLL:
-    """The stand-in, with memory that is not written to filled with a pattern: a GPU's holds whatever was there before."""
+    """The stand-in, with memory that is not written to filled with a pattern: a GPU's holds whatever was
+    there before.
+    """
     path = str(building.emulated_ops())
     loader = importlib.machinery.ExtensionFileLoader("_emulated_ops", path)
     spec = importlib.util.spec_from_loader("_emulated_ops", loader)

@@ -1,7 +1,9 @@
-"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops, CPU ops for the mutants, and the sanitizers' programs.
+"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops, CPU ops for the mutants, and the sanitizers'
+programs.
 
-Every object file is kept under build/tests by the hash of what it is made from (the source, the headers it includes, the flags),
-so that a second run costs nothing, two pytest workers do not compile the same thing twice, and a planted fault costs one file.
+Every object file is kept under build/tests by the hash of what it is made from (the source, the headers it
+includes, the flags), so that a second run costs nothing, two pytest workers do not compile the same thing
+twice, and a planted fault costs one file.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ CSRC = ROOT / "csrc"
 EMU = ROOT / "tests" / "emu"
 CACHE = Path(os.environ.get("CFOL_TEST_CACHE", ROOT / "build" / "tests"))
 FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-# The address and the undefined-behaviour sanitizer work together in one program; the thread sanitizer works alone.
+# The address and the undefined-behaviour sanitizer work together in one program; the thread sanitizer works
+# alone.
 SANITIZERS = ("thread", "address,undefined")
-# So few that the tests' arrays take the kernels' loops more than once around; more than the tests of their grids ask for.
+# So few that the tests' arrays take the kernels' loops more than once around; more than the tests of their
+# grids ask for.
 FEW_BLOCKS = "-DCFOL_MOST_BLOCKS=5"
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020d000000000000"
 
@@ -59,7 +63,8 @@ def digest_of(*parts: bytes) -> str:
 
 def compile_object(source: Path, flags: list[str]) -> Path:
     contents = [part for path in project_files(source) for part in (path.name.encode(), path.read_bytes())]
-    # paths are not part of the key: a copy of the project (a mutant) shares the objects of its unchanged files
+    # paths are not part of the key: a copy of the project (a mutant) shares the objects of its unchanged
+    # files
     plain = [flag for flag in flags if not flag.startswith(f"-I{ROOT}")]
     target = CACHE / f"{source.name}-{digest_of(' '.join(plain).encode(), *contents)}.o"
     with filelock.FileLock(f"{target}.lock"):

@@ -1,4 +1,6 @@
-"""Fixtures for the native ops: each op runs on the CPU, as emulated CUDA under several schedules, and on a GPU, through one helper."""
+"""Fixtures for the native ops: each op runs on the CPU, as emulated CUDA under several schedules, and on a
+GPU, through one helper.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ DEVICES = {
     "cuda-second": ("cuda:1", "plain"),
 }
 ON_DEVICES = [pytest.param(name, marks=pytest.mark.gpu) for name in DEVICES]
-# "emulated" or "cpu": that side alone. A mutant of a CUDA kernel needs no run on the CPU, and an older processor no CUDA.
+# "emulated" or "cpu": that side alone. A mutant of a CUDA kernel needs no run on the CPU, and an older
+# processor no CUDA.
 ONLY = os.environ.get("CFOL_NATIVE_SIDE", "")
 CPU = [] if ONLY == "emulated" else ["cpu"]
 # Two orders of the threads find most of what four find: the others are for `make test`.

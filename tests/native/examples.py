@@ -1,4 +1,6 @@
-"""One example call of every op, by its name: opcheck, the meta device, torch.compile and the GPU tests run over all of them."""
+"""One example call of every op, by its name: opcheck, the meta device, torch.compile and the GPU tests run
+over all of them.
+"""
 
 from __future__ import annotations
 

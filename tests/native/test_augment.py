@@ -1,4 +1,6 @@
-"""Gather and augment: literal cases, then random ones against the reference and torchvision, on the CPU and on emulated CUDA."""
+"""Gather and augment: literal cases, then random ones against the reference and torchvision, on the CPU and
+on emulated CUDA.
+"""
 
 import math
 import os
@@ -213,15 +215,17 @@ def as_torchvision(image, parameters, size):
     return F.rotate(image, angle)
 
 
-# Sources this near to the edge between two pixels may fall on either side in float32, whose sums differ between processors.
+# Sources this near to the edge between two pixels may fall on either side in float32, whose sums differ
+# between processors.
 EDGE = Fraction(1, 4096)
 
 
 def rotation_sources(angle, height, width):
-    """Where a rotation by `angle` degrees takes each pixel from: the nearest (y, x), each (H, W) int64, of the exact point.
+    """Where a rotation by `angle` degrees takes each pixel from: the nearest (y, x), each (H, W) int64, of
+    the exact point.
 
-    Twice: for the point less `EDGE` and for the point plus it. In integers, units of 2^-33 of a pixel: what is not exact is the
-    angle's sine and cosine alone, by less than 2^-33.
+    Twice: for the point less `EDGE` and for the point plus it. In integers, units of 2^-33 of a pixel: what
+    is not exact is the angle's sine and cosine alone, by less than 2^-33.
     """
     unit = 2**33
     cos, sin = (round(Fraction(f(math.radians(angle))) * unit) for f in (math.cos, math.sin))
@@ -271,7 +275,9 @@ SIZES = [(32, 32), (28, 28), (31, 45), (160, 160)]
 
 
 def rotated_row(height, width):
-    """An image without a black pixel, (1, H, W, 1), and the same under each of the angles, (angles, 1, H, W)."""
+    """An image without a black pixel, (1, H, W, 1), and the same under each of the angles, (angles,
+    1, H, W).
+    """
     images = random_images(1, height, width, 1, seed=height) | 1
     parameters = row().repeat(len(ANGLES), 1)
     parameters[:, 6] = ANGLES

@@ -1,4 +1,6 @@
-"""Gather and augment refuses what makes no sense; on the device it goes on with something safe and raises a flag."""
+"""Gather and augment refuses what makes no sense; on the device it goes on with something safe and raises a
+flag.
+"""
 
 import pytest
 import torch

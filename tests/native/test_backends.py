@@ -1,4 +1,6 @@
-"""The backends that run the native tests on a device, shown here with fakes: what a GPU owner runs must not fail by itself."""
+"""The backends that run the native tests on a device, shown here with fakes: what a GPU owner runs must not
+fail by itself.
+"""
 
 import contextlib
 from types import SimpleNamespace
@@ -11,7 +13,9 @@ from tests.native.backends import Moved
 
 
 class FakeCuda:
-    """torch.cuda without a device: streams that do nothing, and a graph whose replay runs what was recorded."""
+    """torch.cuda without a device: streams that do nothing, and a graph whose replay runs what was
+    recorded.
+    """
 
     def __init__(self):
         self.called = []

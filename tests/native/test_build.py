@@ -1,4 +1,6 @@
-"""The CUDA build: made here wherever an nvcc is found (`make test` fetches one where there is none), checked without a GPU."""
+"""The CUDA build: made here wherever an nvcc is found (`make test` fetches one where there is none), checked
+without a GPU.
+"""
 
 import os
 import runpy
@@ -19,7 +21,9 @@ LIBRARY = Path(host.__file__).parent / "_ops.abi3.so"
 
 
 def gpu_images(library: Path) -> set[str]:
-    """The machine code ("sm_80") and PTX ("compute_90") inside a library, read from its fat binaries' headers."""
+    """The machine code ("sm_80") and PTX ("compute_90") inside a library, read from its fat binaries'
+    headers.
+    """
     data, found, at = library.read_bytes(), set(), 0
     magic = struct.pack("<I", 0xBA55ED50)
     while (at := data.find(magic, at)) >= 0:
@@ -50,7 +54,9 @@ def test_the_architectures_asked_for_are_inside():
 
 
 def images_for(capability: str, images: set[str]) -> set[str]:
-    """The images that a GPU of this capability ("sm_90") runs: code of its major at or below its minor, or PTX at or below it."""
+    """The images that a GPU of this capability ("sm_90") runs: code of its major at or below its minor, or
+    PTX at or below it.
+    """
     number = int(capability.removeprefix("sm_"))
     code = {
         i for i in images if i.startswith("sm_") and int(i[3:]) // 10 == number // 10 and int(i[3:]) <= number
@@ -101,7 +107,9 @@ def test_a_compiler_that_knows_all_builds_for_ampere_to_blackwell(tmp_path, setu
 
 
 def test_no_compiler_contracts_a_product_and_a_sum(tmp_path, setup_script):
-    """A draw must be the same on the CPU and on a GPU: neither may round once where the other rounds twice."""
+    """A draw must be the same on the CPU and on a GPU: neither may round once where the other rounds
+    twice.
+    """
     from setuptools.dist import Distribution
 
     command = setup_script["NinjaBuild"](Distribution())
@@ -156,8 +164,9 @@ def test_a_cpu_build_with_clang_compiles_without_a_warning_and_runs(tmp_path):
     assert "building for the CPU only" in result.stdout
     assert gpu_images(tmp_path / "lib" / "cfol_fast" / "_ops.abi3.so") == set()
     code = (
-        "import torch, sys; torch.ops.load_library(sys.argv[1]); "
-        "print(torch.ops.cfol_fast.permutation(torch.tensor([1, 2]), 4, torch.tensor([0]), 4).sort().values.tolist())"
+        "import torch, sys; torch.ops.load_library(sys.argv[1]);"
+        " print(torch.ops.cfol_fast.permutation(torch.tensor([1, 2]), 4, torch.tensor([0]),"
+        " 4).sort().values.tolist())"
     )
     library = str(tmp_path / "lib" / "cfol_fast" / "_ops.abi3.so")
     assert building.run([sys.executable, "-c", code, library]).stdout.strip() == "[0, 1, 2, 3]"

@@ -1,5 +1,6 @@
-"""What every op promises: a correct schema, a fake function, the meta device, torch.compile, and the same set on every side.
-And what every kernel promises that no result shows: launches that are checked, bounds, one arithmetic for all compilers."""
+"""What every op promises: a correct schema, a fake function, the meta device, torch.compile, and the same set
+on every side. And what every kernel promises that no result shows: launches that are checked, bounds, one
+arithmetic for all compilers."""
 
 import re
 

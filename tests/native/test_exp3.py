@@ -1,4 +1,6 @@
-"""Exp3 over the classes: literal cases, the reference, statistics of the draws, and the same indices on every side."""
+"""Exp3 over the classes: literal cases, the reference, statistics of the draws, and the same indices on every
+side.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""PGD's start and step: literal cases, then random ones against the reference, on the CPU and on emulated CUDA."""
+"""PGD's start and step: literal cases, then random ones against the reference, on the CPU and on emulated
+CUDA.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Contracts of the ops over inputs that hypothesis chooses: shapes, strides, extreme radii, one-class batches, huge weights."""
+"""Contracts of the ops over inputs that hypothesis chooses: shapes, strides, extreme radii, one-class
+batches, huge weights.
+"""
 
 import math
 

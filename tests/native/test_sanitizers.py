@@ -38,15 +38,17 @@ def test_the_cuda_kernels_are_clean():
         run_clean(program, *order)
 
 
-# The thread sanitizer takes half a millisecond per CUDA thread: two schedules are enough here, all four run without a sanitizer.
+# The thread sanitizer takes half a millisecond per CUDA thread: two schedules are enough here, all four run
+# without a sanitizer.
 @pytest.mark.parametrize("order", SCHEDULES[1:3], ids="-".join)
 def test_the_cuda_kernels_have_no_races_inside_a_block(order):
     run_clean(building.sanitizer_program("thread", "cuda"), *order)
 
 
 def test_the_cuda_kernels_have_no_races_between_blocks():
-    # Blocks that are not ordered seem to race for the stand-in's shared memory (globals) and stacks, of which it has one set for all
-    # blocks. A report about any other memory (the exercises' arrays) is a race of the kernel.
+    # Blocks that are not ordered seem to race for the stand-in's shared memory (globals) and stacks, of which
+    # it has one set for all blocks. A report about any other memory (the exercises' arrays) is a race of the
+    # kernel.
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=0 exitcode=0"}
     command = ["setarch", "-R", str(building.sanitizer_program("thread", "cuda")), "0", "0", "0"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -1,4 +1,6 @@
-"""Exp3 over the examples: the tree against a flat list, statistics of the draws, and numbers that stay in range."""
+"""Exp3 over the examples: the tree against a flat list, statistics of the draws, and numbers that stay in
+range.
+"""
 
 import math
 

@@ -48,7 +48,8 @@ def test_the_literal_taps(backend):
     weight[17, 3] = torch.tensor([[1.0, 2.0, 4.0], [0.0, 0.0, 0.0], [8.0, 16.0, 32.0]])
     taps = backend.op("winograd_taps")(weight, False)
     assert taps.shape == (16, 2, 16, 16)
-    # down the columns: first row, halves of the sum and of the difference with the middle one, last row; then along the rows
+    # down the columns: first row, halves of the sum and of the difference with the middle one, last row; then
+    # along the rows
     row = torch.tensor([1.0, 3.5, 1.5, 4.0])
     assert torch.equal(taps[:, 1, 3, 1].view(4, 4), torch.stack([row, 4.5 * row, 4.5 * row, 8 * row]))
     assert taps.count_nonzero() == 16

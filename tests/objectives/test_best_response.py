@@ -1,4 +1,6 @@
-"""The worst distributions of both balls against scipy's solver, their KKT conditions and the cases that are known."""
+"""The worst distributions of both balls against scipy's solver, their KKT conditions and the cases that are
+known.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""The risks against literal cases, against linear programmes solved by scipy, and against finite differences."""
+"""The risks against literal cases, against linear programmes solved by scipy, and against finite
+differences.
+"""
 
 from __future__ import annotations
 

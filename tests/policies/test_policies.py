@@ -176,7 +176,8 @@ def test_frl_by_hand():
     frl = policies.FRL(3, epochs=9, tolerance=0.1)
     clean, robust = (torch.tensor(a, dtype=torch.float64) for a in ([0.9, 0.9, 0.3], [0.7, 0.8, 0.0]))
     frl.epoch_end(EpochFacts(1, clean, clean, robust))
-    # Clean errors 0.1, 0.1, 0.7, mean 0.3: excess -0.3, -0.3, 0.3. Boundary errors 0.2, 0.1, 0.3, mean 0.2: -0.1, -0.2, 0.0.
+    # Clean errors 0.1, 0.1, 0.7, mean 0.3: excess -0.3, -0.3, 0.3. Boundary errors 0.2, 0.1, 0.3, mean 0.2:
+    # -0.1, -0.2, 0.0.
     lambda0 = [0, 0, 0.05 * 0.3]
     weight = [1 + 3 * (m - sum(lambda0) / 3) for m in lambda0]
     assert frl.view.clean.tolist() == pytest.approx(weight)

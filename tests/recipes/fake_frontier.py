@@ -1,4 +1,6 @@
-"""The runs of a fair table with accuracies of our choice: facts, text and drawing are tested without training."""
+"""The runs of a fair table with accuracies of our choice: facts, text and drawing are tested without
+training.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,8 @@ def make(
     seeds: Mapping[str, Sequence[int]] | None = None,
     scale: str = "mini",
 ) -> dict[str, Any]:
-    """The facts of rows by name. worst: images right in the worst class, for each seed. held: the worst class of the rivals on the
-    search's hold-out. seeds: of rows that have others than 10, 11, ..."""
+    """The facts of rows by name. worst: images right in the worst class, for each seed. held: the worst class
+    of the rivals on the search's hold-out. seeds: of rows that have others than 10, 11, ..."""
     table = plan.read()
     place = plan.Place(table, table.scales["mini"], device="cpu")
     numbers = {name: (seeds or {}).get(name, range(10, 10 + len(of_row))) for name, of_row in worst.items()}

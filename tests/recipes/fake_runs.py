@@ -1,4 +1,6 @@
-"""Run folders as training leaves them, with numbers of our choice: tables and figures are tested without training."""
+"""Run folders as training leaves them, with numbers of our choice: tables and figures are tested without
+training.
+"""
 
 from __future__ import annotations
 

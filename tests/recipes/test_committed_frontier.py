@@ -1,4 +1,6 @@
-"""The fair tables that are committed: complete, and each figure, plot and command what the kept predictions and the code give."""
+"""The fair tables that are committed: complete, and each figure, plot and command what the kept predictions
+and the code give.
+"""
 
 import argparse
 import json
@@ -22,7 +24,9 @@ CARRIED_OUT = ["mini", "small"]
 
 
 def same_as_the_images(made, tree):
-    """Every figure of the facts again: from what each image was taken for, and the choices from the search's figures."""
+    """Every figure of the facts again: from what each image was taken for, and the choices from the search's
+    figures.
+    """
     accuracies = {
         (entry["name"], rule, kind): {
             seed: kept_predictions.accuracy(tree, run, rule, kind, made["classes"])
@@ -98,7 +102,9 @@ def test_the_readmes_headline_has_every_committed_table():
 
 @pytest.mark.parametrize("scale", CARRIED_OUT)
 def test_the_committed_tables_are_complete(scale):
-    """Every row with every seed that the file of rows asks for, every rule, and AutoAttack on 100 images a class of the named rows."""
+    """Every row with every seed that the file of rows asks for, every rule, and AutoAttack on 100 images a
+    class of the named rows.
+    """
     kept, table = committed(scale), plan.read()
     ranking = [item["name"] for item in kept["rivals"]]
     asked = plan.rows_and_seeds(table, table.scales[scale], ranking, kept["rival"])

@@ -1,4 +1,6 @@
-"""The fair table, carried out: settings chosen on the hold-out of their own seed, seeds trained, every figure from files."""
+"""The fair table, carried out: settings chosen on the hold-out of their own seed, seeds trained, every figure
+from files.
+"""
 
 import json
 import shutil
@@ -110,7 +112,9 @@ def test_the_same_command_again_trains_nothing(carried_out, monkeypatch):
 
 
 def test_another_machine_goes_on_with_the_runs_of_a_kept_file(carried_out, tmp_path, monkeypatch):
-    """One run is missing in the file: it alone is trained, and the table is the same in all that the runs say."""
+    """One run is missing in the file: it alone is trained, and the table is the same in all that the runs
+    say.
+    """
     folder, rows, _ = carried_out
     file = tmp_path / "runs.tar.xz"
     keep_finished("mini", file, folder / "mini", rows=rows)
@@ -206,9 +210,14 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
 
     monkeypatch.setattr("cfol_fast.recipes.evaluating._write", attacked)
     folder = reproduce_frontier(
-        "small", tmp_path / "small", folder_of_images(tmp_path / "images"), settings=tmp_path / "mini.json",
-        quiet=True, device="cpu", rows=rows,
-    )  # fmt: skip
+        "small",
+        tmp_path / "small",
+        folder_of_images(tmp_path / "images"),
+        settings=tmp_path / "mini.json",
+        quiet=True,
+        device="cpu",
+        rows=rows,
+    )
     made = json.loads((folder / "frontier.json").read_text())
     assert (made["dataset"], made["rival"]) == ("folder", "lcvar")
     assert [item["name"] for item in made["rivals"]] == ["lcvar"]
@@ -225,11 +234,16 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     assert len(made["declared"]) == 3
     assert attacks == [("erm", "autoattack", 100), ("lcvar", "autoattack", 100)]
 
-    # The images lie elsewhere, on another machine: the runs are the same ones, and what is kept of them tells no path.
+    # The images lie elsewhere, on another machine: the runs are the same ones, and what is kept of them tells
+    # no path.
     keep_finished(
-        "small", tmp_path / "kept.tar.xz", tmp_path / "small", tmp_path / "images",
-        settings=tmp_path / "mini.json", rows=rows,
-    )  # fmt: skip
+        "small",
+        tmp_path / "kept.tar.xz",
+        tmp_path / "small",
+        tmp_path / "images",
+        settings=tmp_path / "mini.json",
+        rows=rows,
+    )
     kept = kept_runs.read(tmp_path / "kept.tar.xz")
     assert kept.keys() == {run for row in made["rows"] for run in row["runs"]}
     for files in kept.values():
@@ -238,9 +252,15 @@ def test_the_small_scale_takes_settings_and_rival_from_the_mini_scale_and_any_co
     shutil.rmtree(tmp_path / "small")
     monkeypatch.setattr(runner, "carry_out", lambda *_: pytest.fail("trained"))
     folder = reproduce_frontier(
-        "small", tmp_path / "again", tmp_path / "elsewhere", settings=tmp_path / "mini.json",
-        quiet=True, device="cpu", rows=rows, take=tmp_path / "kept.tar.xz",
-    )  # fmt: skip
+        "small",
+        tmp_path / "again",
+        tmp_path / "elsewhere",
+        settings=tmp_path / "mini.json",
+        quiet=True,
+        device="cpu",
+        rows=rows,
+        take=tmp_path / "kept.tar.xz",
+    )
     assert json.loads((folder / "frontier.json").read_text())["rows"] == made["rows"]
     # Other images are other runs.
     next((tmp_path / "elsewhere/test").rglob("2.png")).unlink()

@@ -61,7 +61,9 @@ def test_only_chosen_settings_of_rivals_are_ranked():
 
 
 def searched_again(folder, test_worst):
-    """The search of a small table whose runs are there: hold-outs as ever, test figures with so many right in the worst class."""
+    """The search of a small table whose runs are there: hold-outs as ever, test figures with so many right in
+    the worst class.
+    """
     rows = tiny_frontier.write(
         folder / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL, tiny_frontier.LCVAR
     )
@@ -120,7 +122,9 @@ def test_the_three_comparisons_are_judged_together(made):
 
 
 def test_equal_differences_of_thirds_do_not_differ_by_their_rounding():
-    """Each seed's difference is 100 of 300 images; rounded to six digits first, they would differ, by next to nothing, and be shown."""
+    """Each seed's difference is 100 of 300 images; rounded to six digits first, they would differ, by next to
+    nothing, and be shown.
+    """
 
     def of(right):
         return {facts.RULE: {"robust": Accuracy.from_confusion(["a", "b"], [[right, 300 - right], [0, 300]])}}
@@ -132,7 +136,9 @@ def test_equal_differences_of_thirds_do_not_differ_by_their_rounding():
 
 
 def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
-    """Over one comparison alone it would be shown, over all three it is not: the interval of it alone does not tell."""
+    """Over one comparison alone it would be shown, over all three it is not: the interval of it alone does
+    not tell.
+    """
     worst = {"erm": [20, 30, 18, 22, 26], "cfol": [30, 35, 20, 33, 30], "lcvar": [24, 22, 30, 18, 27]}
     found = fake_frontier.make(tmp_path, worst, OTHERS, {"lcvar": 0.2})
     first = found["declared"][0]
@@ -330,7 +336,9 @@ def test_the_headline_goes_between_its_marks():
 
 
 def with_offsets(made, right):
-    """The same runs, but offsets give erm so many right images of 100 in the worst class, and 66 in the others."""
+    """The same runs, but offsets give erm so many right images of 100 in the worst class, and 66 in the
+    others.
+    """
     out, found = made
     tested = {
         entry["name"]: {
@@ -507,8 +515,8 @@ def test_different_numbers_of_seeds_are_said(fewer, made):
 def test_a_scale_with_some_of_the_rows_says_which_and_why(fewer, made):
     page = text.markdown(fewer)
     assert (
-        "Not every row of the mini scale is trained here: ERM-AT, CFOL-AT and WAT have 5 seeds, TRADES 3 seeds;"
-        in page
+        "Not every row of the mini scale is trained here: ERM-AT, CFOL-AT and WAT have 5 seeds, TRADES 3"
+        " seeds;" in page
     )
     assert "Not every row" not in text.markdown(made[1])
 

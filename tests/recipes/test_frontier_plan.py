@@ -151,7 +151,8 @@ def test_the_run_behind_class_levels_and_the_fit_of_offsets_are_counted():
     found = plan.passes(lhcvar, 4000, 1000, levels=True)
     for key in ("forward", "backward", "holdout"):
         assert found[key] == alone[key] + behind[key]
-    # The first round has no offsets yet; each is the hold-out clean, and under an attack whose result is looked at.
+    # The first round has no offsets yet; each is the hold-out clean, and under an attack whose result is
+    # looked at.
     assert alone["offsets"] == 21 * 1000 * (2 + 2 * erm.config.validation.steps)
 
 

@@ -1,4 +1,6 @@
-"""results/SCALE/predictions.json.gz as somebody else may hand it over: what is no such file is refused in one sentence."""
+"""results/SCALE/predictions.json.gz as somebody else may hand it over: what is no such file is refused in one
+sentence.
+"""
 
 import gzip
 import json

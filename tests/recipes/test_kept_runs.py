@@ -1,4 +1,6 @@
-"""Finished runs in one file: what goes in comes out, byte by byte, and a file that is not as it was written puts nothing anywhere."""
+"""Finished runs in one file: what goes in comes out, byte by byte, and a file that is not as it was written
+puts nothing anywhere.
+"""
 
 import hashlib
 import io
@@ -82,7 +84,9 @@ def test_a_run_that_is_another_by_its_configuration_is_left_out(one, tmp_path):
 
 
 def packed(members, **manifest):
-    """A file with these members, and a manifest that has their digests, as somebody with ill intent would write it."""
+    """A file with these members, and a manifest that has their digests, as somebody with ill intent would
+    write it.
+    """
     files = {name: hashlib.sha256(held).hexdigest() for name, held in members if isinstance(name, str)}
     said = json.dumps({"format": 1, "kind": "kept runs", "files": files, **manifest}).encode()
     out = io.BytesIO()
@@ -119,13 +123,16 @@ def link():
         (packed([("a/checkpoints/last.pt", b"{}")]), "no file of a kept run"),
         (packed([("a/eval-../../x.json", b"{}")]), "no file of a kept run"),
         (packed([("a/result.json", b"{}")]), "a has no config.json"),
-        (packed([("a/config.json", b"{}"), ("a/result.json", b"{}"), ("a/result.json", b"{}")]), "no plain file"),
+        (
+            packed([("a/config.json", b"{}"), ("a/result.json", b"{}"), ("a/result.json", b"{}")]),
+            "no plain file",
+        ),
         (packed([(link(), b"")]), "no plain file"),
         (packed([("a/config.json", b"[]"), ("a/result.json", b"{}")]), "expected a JSON object"),
-        (packed([])+ b"more", "its end is elsewhere"),
+        (packed([]) + b"more", "its end is elsewhere"),
         (packed([("a/config.json", b"\xff"), ("a/result.json", b"{}")]), "not as cfol-fast wrote it"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_not_as_it_was_written_puts_nothing_anywhere(tmp_path, held, complaint):
     (tmp_path / "x.tar.xz").write_bytes(held)
     (tmp_path / "runs").mkdir()
@@ -153,7 +160,10 @@ def finished(place, out, jobs, worst=30):
 
 @pytest.fixture
 def unfinished(tmp_path):
-    """The search of a table is there, and its first seed of two; AutoAttack is still to come. With a run of something else."""
+    """The search of a table is there, and its first seed of two; AutoAttack is still to come.
+
+    With a run of something else.
+    """
     rows = tiny_frontier.write(
         tmp_path / "rows.toml", tiny_frontier.ERM, tiny_frontier.CFOL, tiny_frontier.LCVAR
     )
@@ -174,7 +184,8 @@ def test_what_the_table_needs_is_kept_of_its_finished_runs_and_of_no_others(unfi
     assert kept.keys() == {job.name for job in [*searched, *first]}
     records = {"config.json", "metrics.jsonl", "result.json", "predictions.json"}
     assert all(kept[job.name].keys() == records for job in searched)
-    # The page shows pictures of ERM, CFOL and the best rival, here all there are; AutoAttack needs the weights of ERM and the rival.
+    # The page shows pictures of ERM, CFOL and the best rival, here all there are; AutoAttack needs the
+    # weights of ERM and the rival.
     for job, needs in zip(first, [True, False, True], strict=True):
         more = {"offsets.json", "gallery.json"} | ({"checkpoints/best-average.pt"} if needs else set())
         assert kept[job.name].keys() == records | more

@@ -1,4 +1,6 @@
-"""The site's pages of methods: what results/ has of a method is said with its figures, and what it has not is said too."""
+"""The site's pages of methods: what results/ has of a method is said with its figures, and what it has not is
+said too.
+"""
 
 from __future__ import annotations
 

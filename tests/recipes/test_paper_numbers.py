@@ -1,4 +1,6 @@
-"""The paper's numbers are data; what the text says about them, and what accuracies can be at all, must agree with them."""
+"""The paper's numbers are data; what the text says about them, and what accuracies can be at all, must agree
+with them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ CELLS = [
     for block, columns in table["blocks"].items()
     for column in columns
 ]
-# Test images per class; where they are equal, an accuracy is a multiple of one image. Means over seeds are finer.
+# Test images per class; where they are equal, an accuracy is a multiple of one image. Means over seeds are
+# finer.
 IMAGES = {"cifar10": 1000, "cifar100": 100, "stl10": 800, "tiny-imagenet": 50, "eps-8": 1000, "eps-12": 1000}
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
 OVER_SEEDS = ("gamma", "seeds")

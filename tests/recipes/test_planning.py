@@ -1,4 +1,6 @@
-"""Runs are found by what they compute: shared between recipes, told apart by every setting that matters and by nothing else."""
+"""Runs are found by what they compute: shared between recipes, told apart by every setting that matters and
+by nothing else.
+"""
 
 from __future__ import annotations
 

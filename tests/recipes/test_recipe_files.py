@@ -1,4 +1,6 @@
-"""Recipes are data: every table and figure of the paper has one, and a mistake in a file is told with its place."""
+"""Recipes are data: every table and figure of the paper has one, and a mistake in a file is told with its
+place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A tiny recipe from end to end: carried out, killed, continued, in parallel; and every mistake told before anything is trained."""
+"""A tiny recipe from end to end: carried out, killed, continued, in parallel; and every mistake told before
+anything is trained.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ from cfol_fast.recipes.runner import workers
 from cfol_fast.runs.config import TrainConfig
 from tests.listening import listening
 
-TINY = """\
+SHORT = (
+    '"model.name" = "demo-cnn@0.25", epochs = 3, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, '
+    '"validation.steps" = 1, "test.steps" = 1, "data.holdout" = "0.25"'
+)
+BARS = '{ name = "robust", kind = "bars", title = "Bars", panels = [["erm", "robust"], ["cfol", "robust"]] }'
+TINY = f"""\
 title = "Tiny: two methods, two steps an epoch"
-seeds = { paper = [0], mini = [0] }
+seeds = {{ paper = [0], mini = [0] }}
 numbers = ["cifar10"]
-mini = { "model.name" = "demo-cnn@0.25", epochs = 3, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, "validation.steps" = 1, "test.steps" = 1, "data.holdout" = "0.25" }
-blocks = [{ name = "cifar10", title = "CIFAR-10", run = { "data.name" = "cifar10" } }]
+mini = {{ {SHORT} }}
+blocks = [{{ name = "cifar10", title = "CIFAR-10", run = {{ "data.name" = "cifar10" }} }}]
 entries = [
-  { name = "erm", title = "ERM-AT", run = { method = "erm" } },
-  { name = "cfol", title = "CFOL-AT", run = { method = "cfol" } },
+  {{ name = "erm", title = "ERM-AT", run = {{ method = "erm" }} }},
+  {{ name = "cfol", title = "CFOL-AT", run = {{ method = "cfol" }} }},
 ]
-claims = [{ better = "cfol", than = "erm", metric = "robust.worst" }]
-figures = [{ name = "robust", kind = "bars", title = "Bars", panels = [["erm", "robust"], ["cfol", "robust"]] }]
+claims = [{{ better = "cfol", than = "erm", metric = "robust.worst" }}]
+figures = [{BARS}]
 """
 
 
@@ -82,8 +89,10 @@ def test_a_recipe_that_was_killed_continues_to_the_same_table(
 
     process = subprocess.Popen(
         command(tiny, "--scale", "mini", "--out", broken, "--data", images),
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     runs = broken / "runs"
     while process.poll() is None and not list(runs.glob("*/metrics.jsonl")):
         time.sleep(0.02)
@@ -176,7 +185,8 @@ def test_another_attack_is_tested_once_and_kept(
 
 PRETRAINED = TINY.replace(
     '{ name = "erm", title = "ERM-AT", run = { method = "erm" } }',
-    '{ name = "erm", title = "ERM-AT", run = { method = "erm" }, pretrained = { model = "resnet50", required = true, hint = "from elsewhere" } }',
+    '{ name = "erm", title = "ERM-AT", run = { method = "erm" }, pretrained = { model = "resnet50", required'
+    ' = true, hint = "from elsewhere" } }',
 )
 
 
@@ -358,9 +368,23 @@ def test_a_parallel_reproduction_that_is_killed_takes_its_workers_with_it(
     tiny.write_text(TINY.replace("steps_per_epoch = 2", "steps_per_epoch = 100000"), encoding="utf-8")
     marker = f"CFOL_TEST_MARKER={tmp_path}"
     process = subprocess.Popen(
-        command(tiny, "--scale", "mini", "--out", tmp_path / "out", "--data", images, "--parallel", 2, "--device", "cpu"),
-        env={**os.environ, **dict([marker.split("=", 1)])}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command(
+            tiny,
+            "--scale",
+            "mini",
+            "--out",
+            tmp_path / "out",
+            "--data",
+            images,
+            "--parallel",
+            2,
+            "--device",
+            "cpu",
+        ),
+        env={**os.environ, **dict([marker.split("=", 1)])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while process.poll() is None and len(list(tmp_path.glob("out/runs/*/config.json"))) < 2:
         time.sleep(0.02)
     assert len(workers_of(marker)) == 3
@@ -378,7 +402,9 @@ def test_a_parallel_reproduction_that_is_killed_takes_its_workers_with_it(
 
 
 def test_a_recipe_reads_its_images_as_its_runs_do(images):
-    """One folder asked for in two sizes is two data sets: an attack on images of another size would test another task."""
+    """One folder asked for in two sizes is two data sets: an attack on images of another size would test
+    another task.
+    """
     config, load = TrainConfig(), Loader()
     config.data.name, config.data.root = "folder", str(images)
     as_they_are = load(config)

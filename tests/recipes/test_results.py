@@ -12,14 +12,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_runs, list_recipes, load_recipe, plan
 from cfol_fast.recipes.reproduction import write
 from tests.recipes.fake_runs import write_all
-from tools.collection import (
-    KEPT_RUNS,
-    collect,
-    distinct,
-    read_frontiers,
-    read_kept,
-    readable_json,
-)
+from tools.collection import KEPT_RUNS, collect, distinct, read_frontiers, read_kept, readable_json
 from tools.index import UNEXPLAINED, distinct_claims, text, write_index
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -114,7 +107,8 @@ def test_the_page_explains_orderings_that_are_not_shown(tmp_path: Path) -> None:
     folder = kept(tmp_path, "seeds")
     assert f"ERM-AT above CFOL-AT, robust average: {UNEXPLAINED}" in text(folder)
     (folder / "notes.toml").write_text(
-        'introduction = "Made on a laptop."\n["mini/seeds"]\n"erm > cfol: robust.average" = "because the runs are made up"\n',
+        'introduction = "Made on a laptop."\n["mini/seeds"]\n"erm > cfol: robust.average" = "because the runs'
+        ' are made up"\n',
         encoding="utf-8",
     )
     page = write_index(folder).read_text(encoding="utf-8")
@@ -209,7 +203,9 @@ def test_the_committed_tables_are_what_the_committed_counts_say(table: dict[str,
 
 
 def counts_of(table: dict[str, Any], name: str, attack: dict[str, Any] | None) -> dict[str, Any]:
-    """The counts behind one run of a table: of its checkpoint, or of its evaluation with the table's own attack."""
+    """The counts behind one run of a table: of its checkpoint, or of its evaluation with the table's own
+    attack.
+    """
     run = table["runs"][name]
     if attack is None:
         return dict(run["checkpoints"][table["checkpoint"]])

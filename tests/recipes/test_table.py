@@ -1,4 +1,6 @@
-"""The table: our numbers and the paper's, their differences, deviations over seeds, orderings, notes; and its Markdown page."""
+"""The table: our numbers and the paper's, their differences, deviations over seeds, orderings, notes; and its
+Markdown page.
+"""
 
 from __future__ import annotations
 
@@ -101,11 +103,16 @@ def worst_classes(values: dict[str, list[float]]) -> list[dict[str, Any]]:
     """Blocks with one measure of two methods."""
     entries = [
         {
-            "name": name, "title": name, "runs": [name], "attack": None, "parameters": {}, "seeds": list(range(len(found))),
+            "name": name,
+            "title": name,
+            "runs": [name],
+            "attack": None,
+            "parameters": {},
+            "seeds": list(range(len(found))),
             "values": {"robust.worst": {"values": found, "paper": None}},
         }
         for name, found in values.items()
-    ]  # fmt: skip
+    ]
     return [{"name": "b", "title": "B", "entries": entries}]
 
 
@@ -161,8 +168,13 @@ def test_a_column_without_its_checkpoint_says_how_to_get_it(tmp_path: Path) -> N
     table = made("larger-models", tmp_path, "paper")
     column = entry(table, "erm")
     assert column["values"]["robust.worst"] == {
-        "mean": None, "deviation": None, "values": [], "paper": 0.2590, "paper_deviation": None, "difference": None,
-    }  # fmt: skip
+        "mean": None,
+        "deviation": None,
+        "values": [],
+        "paper": 0.2590,
+        "paper_deviation": None,
+        "difference": None,
+    }
     text = render.markdown(table)
     assert "--checkpoint erm=PATH" in text
     assert "| – | 25.90 |" in text

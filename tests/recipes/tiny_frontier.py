@@ -1,13 +1,19 @@
-"""A fair table small enough to be carried out in a test: few embedded images, a quarter of the demo's network, one epoch."""
+"""A fair table small enough to be carried out in a test: few embedded images, a quarter of the demo's
+network, one epoch.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+SHORT = (
+    "epochs = 1, steps_per_epoch = 2, batch_size = 16, "
+    '"attack.steps" = 1, "validation.steps" = 1, "test.steps" = 2'
+)
 ROWS = """
 title = "A tiny table"
 search_seed = 9
-run = { "data.name" = "fashion-mini", "model.name" = "demo-cnn@0.25", epochs = 1, steps_per_epoch = 2, batch_size = 16, "attack.steps" = 1, "validation.steps" = 1, "test.steps" = 2, "ema.decay" = 0.5 }
+run = { "data.name" = "fashion-mini", "model.name" = "demo-cnn@0.25", SHORT, "ema.decay" = 0.5 }
 
 [scales.mini]
 title = "a few embedded images"
@@ -26,7 +32,7 @@ eta_times = { cfol = 0.5 }
 title = "for a GPU"
 run = { "data.name" = "cifar10" }
 seeds = [0]
-"""
+""".replace("SHORT", SHORT)
 
 ROW = """
 [[rows]]

@@ -1,4 +1,6 @@
-"""Gather and augment, one image at a time in numpy float64, written from torchvision's documentation and formulas."""
+"""Gather and augment, one image at a time in numpy float64, written from torchvision's documentation and
+formulas.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""The slow twin of `input_gradient`: one multiplication and one addition at a time, in the order the kernels promise."""
+"""The slow twin of `input_gradient`: one multiplication and one addition at a time, in the order the kernels
+promise.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The slow twin of `winograd`: the transforms as sums, and one fused multiply-add at a time, in the order the kernels promise.
+"""The slow twin of `winograd`: the transforms as sums, and one fused multiply-add at a time, in the order the
+kernels promise.
 
-A fused multiply-add of float32 is a product and a sum of float64 that are rounded once: the product is exact there, and so is the sum
-but for a last bit that lies 29 places below float32's. (That it decides a float32's rounding is possible in one case of 2^29.)
+A fused multiply-add of float32 is a product and a sum of float64 that are rounded once: the product is exact
+there, and so is the sum but for a last bit that lies 29 places below float32's. (That it decides a float32's
+rounding is possible in one case of 2^29.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A headless Chromium, spoken to over its debugging pipe: no driver, no web socket, no new dependency.
 
-The DevTools protocol on --remote-debugging-pipe is JSON messages ended by a zero byte, read from descriptor 3 and written to 4.
+The DevTools protocol on --remote-debugging-pipe is JSON messages ended by a zero byte, read from descriptor 3
+and written to 4.
 """
 
 from __future__ import annotations
@@ -18,9 +19,18 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 # Seconds for one answer; a machine that is busy with other tests may need many.
 PATIENCE = 60.0
 
@@ -30,7 +40,10 @@ def program() -> str | None:
 
 
 class Browser:
-    """One page in one browser. `problems` collects console errors, failed loads and exceptions; `requests` every address asked for."""
+    """One page in one browser.
+
+    `problems` collects console errors, failed loads and exceptions; `requests` every address asked for.
+    """
 
     def __init__(self, executable: str) -> None:
         self._profile = tempfile.mkdtemp(prefix="cfol-browser-")
@@ -142,7 +155,9 @@ class Browser:
 
 
 def main(words: list[str]) -> None:
-    """python -m tests.reporting.browser PAGE PICTURE [WIDTH [HEIGHT]] [dark]: how the README's picture of the page is taken."""
+    """python -m tests.reporting.browser PAGE PICTURE [WIDTH [HEIGHT]] [dark]: how the README's picture of the
+    page is taken.
+    """
     executable = program()
     if executable is None:
         raise SystemExit("needs chromium: apt-get install chromium")

@@ -1,4 +1,6 @@
-"""Run folders as training leaves them, with made-up but consistent numbers: no test here needs a trained model."""
+"""Run folders as training leaves them, with made-up but consistent numbers: no test here needs a trained
+model.
+"""
 
 from __future__ import annotations
 
@@ -73,10 +75,14 @@ def gallery(
         other = rng.choice([name for name in names if name != worst])
         items.append(
             {
-                "index": 100 + number, "clean": base64.b64encode(clean).decode(), "adversarial": base64.b64encode(attacked).decode(),
-                "predicted": other, "confidence": round(rng.uniform(0.4, 0.97), 4), "clean_predicted": worst,
+                "index": 100 + number,
+                "clean": base64.b64encode(clean).decode(),
+                "adversarial": base64.b64encode(attacked).decode(),
+                "predicted": other,
+                "confidence": round(rng.uniform(0.4, 0.97), 4),
+                "clean_predicted": worst,
             }
-        )  # fmt: skip
+        )
     return {"format": 1, "class": worst, "shape": [size, size, channels], "examples": items}
 
 
@@ -121,13 +127,19 @@ def make_run(
     folder.mkdir(parents=True)
     values = {"gamma": 0.5, "eta": 1e-4} if method == "cfol" else {"alpha": 0.5} if method == "lcvar" else {}
     config = {
-        "method": method, "params": {**values, **(params or {})},
+        "method": method,
+        "params": {**values, **(params or {})},
         "data": {"name": dataset, "root": None, "holdout": holdout, "augment": True},
         "model": {"name": "demo-cnn" if classes == 10 else "resnet18", "channels_last": True},
         "optimizer": {"lr": 0.05, "momentum": 0.9, "weight_decay": 5e-4, "schedule": "one-cycle"},
         "attack": {"kind": "pgd", "eps": 0.1 if classes == 10 else 8 / 255, "steps": 7, "norm": "linf"},
-        "epochs": epochs, "batch_size": 128, "seed": seed, "device": "cpu", "precision": "float32", "out": str(folder),
-    }  # fmt: skip
+        "epochs": epochs,
+        "batch_size": 128,
+        "seed": seed,
+        "device": "cpu",
+        "precision": "float32",
+        "out": str(folder),
+    }
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     rows = _metrics(method, names, robust, clean, epochs, stopped or epochs, count, rng)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -159,18 +171,30 @@ def _metrics(
         error = 1 - sum(now) / k
         rows.append(
             {
-                "kind": "train", "epoch": epoch, "step": epoch * 32, "lr": 0.05 * math.sin(math.pi * min(0.98, t)), "loss": 0.4 + 1.6 * error,
-                "robust_error": error, "class_error": [1 - share for share in now], "p": p, "images_per_second": 2400 + rng.random() * 200,
+                "kind": "train",
+                "epoch": epoch,
+                "step": epoch * 32,
+                "lr": 0.05 * math.sin(math.pi * min(0.98, t)),
+                "loss": 0.4 + 1.6 * error,
+                "robust_error": error,
+                "class_error": [1 - share for share in now],
+                "p": p,
+                "images_per_second": 2400 + rng.random() * 200,
                 "seconds": 12.0 * epoch,
             }
-        )  # fmt: skip
+        )
         rows.append(
             {
-                "kind": "validation", "epoch": epoch, "step": epoch * 32, "split": "holdout",
-                "clean": accuracy(names, [min(1.0, c * (0.5 + 0.5 * grown)) for c in clean], count, rng, confusion=False),
+                "kind": "validation",
+                "epoch": epoch,
+                "step": epoch * 32,
+                "split": "holdout",
+                "clean": accuracy(
+                    names, [min(1.0, c * (0.5 + 0.5 * grown)) for c in clean], count, rng, confusion=False
+                ),
                 "robust": accuracy(names, now, count, rng, confusion=False),
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -192,20 +216,33 @@ def _write_result(
     ):
         kept[name] = {
             "epoch": epoch,
-            "clean": both["clean"]
-            if not shift
-            else accuracy(names, [max(0, c + shift) for c in clean], count, rng),
-            "robust": both["robust"]
-            if not shift
-            else accuracy(names, [max(0, r + shift) for r in robust], count, rng),
+            "clean": (
+                both["clean"]
+                if not shift
+                else accuracy(names, [max(0, c + shift) for c in clean], count, rng)
+            ),
+            "robust": (
+                both["robust"]
+                if not shift
+                else accuracy(names, [max(0, r + shift) for r in robust], count, rng)
+            ),
         }
     result = {
-        "format": 1, "method": config["method"], "title": TITLES[config["method"]], "dataset": config["data"]["name"], "classes": names,
-        "model": config["model"]["name"], "seed": config["seed"], "holdout": {"0.2": "20%"}.get(config["data"]["holdout"], config["data"]["holdout"]),
-        "finished": True, "test": both, "checkpoints": kept,
+        "format": 1,
+        "method": config["method"],
+        "title": TITLES[config["method"]],
+        "dataset": config["data"]["name"],
+        "classes": names,
+        "model": config["model"]["name"],
+        "seed": config["seed"],
+        "holdout": {"0.2": "20%"}.get(config["data"]["holdout"], config["data"]["holdout"]),
+        "finished": True,
+        "test": both,
+        "checkpoints": kept,
         "attack": {"kind": "pgd", "eps": config["attack"]["eps"], "steps": 20, "norm": "linf", "restarts": 1},
-        "versions": {"cfol_fast": "0.1.0", "torch": "2.14.1", "torchvision": "0.29.1", "python": "3.11.7"}, "seconds": 171.3,
-    }  # fmt: skip
+        "versions": {"cfol_fast": "0.1.0", "torch": "2.14.1", "torchvision": "0.29.1", "python": "3.11.7"},
+        "seconds": 171.3,
+    }
     (folder / "result.json").write_text(json.dumps(result, indent=2))
     worst = both["robust"]["worst_class"]
     (folder / "gallery.json").write_text(

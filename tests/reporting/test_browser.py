@@ -24,13 +24,16 @@ CHARTS = """[...document.querySelectorAll('[data-chart]')].map(panel => {
   const shown = [...panel.querySelectorAll('svg')].filter(svg => getComputedStyle(svg).display !== 'none');
   const box = shown.length === 1 ? shown[0].getBoundingClientRect() : {width: 0, height: 0};
   const marks = shown.length === 1 ? shown[0].querySelectorAll('.bar, path.line, .dot, .cell') : [];
-  const seen = [...marks].filter(mark => { const b = mark.getBoundingClientRect(); return b.width + b.height > 0; });
-  return {name: panel.dataset.chart, drawings: shown.length, width: box.width, height: box.height, marks: seen.length};
+  const size = mark => { const b = mark.getBoundingClientRect(); return b.width + b.height; };
+  const seen = [...marks].filter(mark => size(mark) > 0);
+  const {width, height} = box;
+  return {name: panel.dataset.chart, drawings: shown.length, width, height, marks: seen.length};
 })"""
 
 TINY_TEXT = """[...document.querySelectorAll('svg text')].filter(text => {
   const box = text.getBoundingClientRect();
-  return box.width > 0 && parseFloat(getComputedStyle(text).fontSize) * Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b) < 7.5;
+  const scale = Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b);
+  return box.width > 0 && parseFloat(getComputedStyle(text).fontSize) * scale < 7.5;
 }).map(text => text.textContent)"""
 
 OUTSIDE = """[...document.querySelectorAll('svg text, h1, p, td, .card')].filter(text => {
@@ -42,7 +45,8 @@ OUTSIDE = """[...document.querySelectorAll('svg text, h1, p, td, .card')].filter
 # Text whose contrast with the nearest ground behind it is below 4.5.
 PALE = """(() => {
   const rgb = text => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
-  const bright = colour => colour.slice(0, 3).map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  const bright = colour => colour.slice(0, 3).map(c => c / 255)
+    .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
     .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
   const ground = element => {
     for (; element; element = element.parentElement) {
@@ -54,9 +58,11 @@ PALE = """(() => {
   const pale = new Set(), walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim();
-    if (!text || element.tagName === 'title' || element.classList.contains('number') || !element.getBoundingClientRect().width) continue;
+    if (!text || element.tagName === 'title' || element.classList.contains('number')) continue;
+    if (!element.getBoundingClientRect().width) continue;
     const style = getComputedStyle(element);
-    const [a, b] = [bright(rgb(element.namespaceURI.includes('svg') ? style.fill : style.color)), bright(ground(element))];
+    const ink = element.namespaceURI.includes('svg') ? style.fill : style.color;
+    const [a, b] = [bright(rgb(ink)), bright(ground(element))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) pale.add(ratio.toFixed(2) + ' ' + text.slice(0, 40));
   }
@@ -64,18 +70,27 @@ PALE = """(() => {
 })()"""
 
 # Pairs of texts in one drawing whose boxes share more than the empty space above and below the letters.
-COVERED = """[...document.querySelectorAll('svg.chart')].filter(svg => getComputedStyle(svg).display !== 'none').flatMap(svg => {
+COVERED = """[...document.querySelectorAll('svg.chart')]
+  .filter(svg => getComputedStyle(svg).display !== 'none').flatMap(svg => {
   const texts = [...svg.querySelectorAll('text')].filter(text => text.textContent.trim())
     .map(text => [text.textContent, text.getBoundingClientRect()]).filter(pair => pair[1].width);
   return texts.flatMap(([one, a], i) => texts.slice(i + 1).filter(([other, b]) =>
-    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3.5
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3.5
   ).map(([other]) => one + ' / ' + other));
 })"""
 
 
 PANELS = {
-    "measures": 1, "classes": 2, "change": 1, "training": 1, "class-training": 2, "distribution": 1, "distribution-training": 1, "confusion": 2,
-}  # fmt: skip
+    "measures": 1,
+    "classes": 2,
+    "change": 1,
+    "training": 1,
+    "class-training": 2,
+    "distribution": 1,
+    "distribution-training": 1,
+    "confusion": 2,
+}
 
 
 def names(panels):
@@ -191,7 +206,9 @@ def test_dark_mode_follows_the_system_and_the_buttons(browser, pages):
 @pytest.mark.parametrize("name", ["demo", "seeds", "many", "fair"])
 @pytest.mark.parametrize("dark", [False, True])
 def test_all_text_keeps_its_contrast_in_both_themes(browser, pages, name, dark):
-    """WCAG's ratio of at least 4.5 against what is behind it; numbers on coloured cells are tested in test_theme.py."""
+    """WCAG's ratio of at least 4.5 against what is behind it; numbers on coloured cells are tested in
+    test_theme.py.
+    """
     for width in (1200, 800, 400):
         browser.load(pages[name], width, dark=dark)
         assert browser.evaluate(PALE) == []
@@ -220,7 +237,8 @@ def test_no_label_covers_another(browser, pages, name, width):
 def test_the_keyboard_reaches_a_table_that_goes_on_beyond_the_edge(browser, pages):
     browser.load(pages["seeds"], 400)
     script = """(() => {
-      const box = [...document.querySelectorAll('.scroll')].find(box => box.scrollWidth > box.clientWidth + 1);
+      const boxes = [...document.querySelectorAll('.scroll')];
+      const box = boxes.find(box => box.scrollWidth > box.clientWidth + 1);
       box.focus();
       return document.activeElement === box && getComputedStyle(box).overflowX === 'auto';
     })()"""
@@ -237,7 +255,8 @@ def test_the_printed_page_is_short_light_and_has_the_wide_drawings(browser, page
     )
     try:
         shown = browser.evaluate(
-            "[...document.querySelectorAll('svg.narrow')].filter(s => getComputedStyle(s).display !== 'none').length"
+            "[...document.querySelectorAll('svg.narrow')].filter(s => getComputedStyle(s).display !=="
+            " 'none').length"
         )
         assert shown == 0
         assert (
@@ -252,7 +271,9 @@ def test_the_printed_page_is_short_light_and_has_the_wide_drawings(browser, page
 
 @pytest.mark.parametrize("name", ["demo", "seeds", "many", "fair"])
 def test_no_table_is_wider_than_the_paper(browser, pages, name):
-    """A4 without its margins has 703 pixels: what is wider is cut off, or makes the browser print the whole page smaller."""
+    """A4 without its margins has 703 pixels: what is wider is cut off, or makes the browser print the whole
+    page smaller.
+    """
     browser.load(pages[name], 703)
     browser.call("Emulation.setEmulatedMedia", media="print", features=[])
     try:

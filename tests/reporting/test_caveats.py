@@ -1,4 +1,6 @@
-"""Figures of different attacks, test sets or sizes stand in one table only with a word on it, and without a difference."""
+"""Figures of different attacks, test sets or sizes stand in one table only with a word on it, and without a
+difference.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def test_evaluations_of_another_kind_have_no_difference(
     )
     found = comparison(one, other)
     assert found.caveats() == [
-        f"cfol was tested in another way than erm ({reason}): the two cannot be compared, and no difference is given."
+        f"cfol was tested in another way than erm ({reason}): the two cannot be compared, and no difference"
+        " is given."
     ]
     for table in (tables.comparison_table(found), tables.classes(found)):
         assert table is not None

@@ -1,4 +1,6 @@
-"""Chart descriptions hold the files' numbers, and the drawing of a description shows all of it, on the page and as a picture."""
+"""Chart descriptions hold the files' numbers, and the drawing of a description shows all of it, on the page
+and as a picture.
+"""
 
 from __future__ import annotations
 

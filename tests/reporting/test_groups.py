@@ -101,8 +101,11 @@ def test_a_label_names_only_what_is_unusual(tmp_path):
     ]
     made = comparison(*[make_run(tmp_path / str(i), params=params) for i, params in enumerate(settings)])
     assert [group.label for group in made.groups] == [
-        "CFOL-AT (eta 0.0001)", "CFOL-AT (eta 0.0002)", "CFOL-AT (eta 0.0003)", "CFOL-AT (prior b)",
-    ]  # fmt: skip
+        "CFOL-AT (eta 0.0001)",
+        "CFOL-AT (eta 0.0002)",
+        "CFOL-AT (eta 0.0003)",
+        "CFOL-AT (prior b)",
+    ]
 
 
 def test_where_a_run_was_carried_out_does_not_split_a_group(tmp_path):

@@ -1,4 +1,6 @@
-"""config.json records the steps that the training attack takes, and a setting that would be ignored is refused."""
+"""config.json records the steps that the training attack takes, and a setting that would be ignored is
+refused.
+"""
 
 import pytest
 

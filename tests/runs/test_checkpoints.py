@@ -1,4 +1,6 @@
-"""A checkpoint's digest: every changed byte is found before torch reads it, and the previous checkpoint is used."""
+"""A checkpoint's digest: every changed byte is found before torch reads it, and the previous checkpoint is
+used.
+"""
 
 import os
 import shutil

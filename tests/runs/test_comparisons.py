@@ -61,10 +61,12 @@ def test_three_comparisons_need_more_than_one():
 
 @pytest.mark.slow
 def test_equally_good_methods_are_called_different_in_at_most_one_case_of_twenty():
-    """Both ways round, with the rival chosen among thirteen by the hold-out of a seed of its own, as the fair table does.
+    """Both ways round, with the rival chosen among thirteen by the hold-out of a seed of its own, as the fair
+    table does.
 
-    The worst class of ten, some tied: a seed moves every class of all methods, and every class of each; hold-out and test see the same
-    network. Chosen by the hold-outs of the seeds that are compared, the rival is too good too often. (30,000 families: 4.6 and 7.4 %.)
+    The worst class of ten, some tied: a seed moves every class of all methods, and every class of each;
+    hold-out and test see the same network. Chosen by the hold-outs of the seeds that are compared, the rival
+    is too good too often. (30,000 families: 4.6 and 7.4 %.)
     """
     noise, families = np.random.default_rng(0), 1500
     truth = np.array([0.15, 0.15, 0.3, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9])

@@ -18,8 +18,8 @@ from cfol_fast.runs.defaults import complete
 from cfol_fast.training import train
 
 CLASSES = 8
-# Small ones of the same family, which learn in 60 steps: an eighth of the width, and fewer layers of the same blocks. Of demo-cnn itself.
-# (resnet101@0.125 is at 1.39 after 120 steps.)
+# Small ones of the same family, which learn in 60 steps: an eighth of the width, and fewer layers of the same
+# blocks. Of demo-cnn itself. (resnet101@0.125 is at 1.39 after 120 steps.)
 SMALL = {
     "demo-cnn": "demo-cnn",
     "wrn-34-10": "wrn-16-1",
@@ -37,7 +37,9 @@ def config(**settings: object) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def gratings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Folders of images by their side: the class is the direction of a grating of random phase and colour, in noise."""
+    """Folders of images by their side: the class is the direction of a grating of random phase and colour, in
+    noise.
+    """
 
     @functools.cache
     def written(side: int) -> Path:
@@ -71,7 +73,8 @@ def test_every_network_of_ours_learns_with_the_default_rate_of_a_folder(
     gratings: Callable[[int], Path], tmp_path: Path, name: str
 ) -> None:
     """Below ln k, the loss of a network that answers every class alike."""
-    # The rate that demo-cnn takes depends on the side, that of networks with a pool over the whole map does not.
+    # The rate that demo-cnn takes depends on the side, that of networks with a pool over the whole map does
+    # not.
     folder = gratings(32 if name == "demo-cnn" else 16)
     loss = last_loss(folder, tmp_path / "run", model__name=name)
     assert loss < 0.9 * math.log(CLASSES)

@@ -67,7 +67,11 @@ def test_a_broken_line_of_the_metrics_is_named_by_its_number_in_the_file(tmp_pat
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (("test", "robust", "average"), 67.0, r"result.json: test.robust.average must be a number from 0 to 1, got 67.0"),
+        (
+            ("test", "robust", "average"),
+            67.0,
+            r"result.json: test.robust.average must be a number from 0 to 1, got 67.0",
+        ),
         (("test", "robust", "average"), "x", r"test.robust.average must be a number"),
         (("test", "robust", "per_class", "Shirt"), -1, r"test.robust.per_class\['Shirt'\]"),
         (("test", "clean"), [], r"test.clean must be an object"),
@@ -76,7 +80,7 @@ def test_a_broken_line_of_the_metrics_is_named_by_its_number_in_the_file(tmp_pat
         (("test", "robust", "per_class"), {"Shoe": 0.5}, r"per_class has \['Shoe'\]"),
         (("checkpoints", "last", "robust", "worst"), 2, r"checkpoints\['last'\].robust.worst"),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_cannot_be_is_named_with_file_and_key(tmp_path, keys, value, message):
     folder = make_run(tmp_path / "run")
     change(folder / "result.json", *keys, to=value)

@@ -1,4 +1,6 @@
-"""One process in a run folder: the second is refused, and neither a run that was refused nor a killed one changes that."""
+"""One process in a run folder: the second is refused, and neither a run that was refused nor a killed one
+changes that.
+"""
 
 import errno
 import fcntl
@@ -72,7 +74,9 @@ def test_a_killed_process_leaves_no_run_locked(tmp_path):
 
 
 def test_of_processes_that_start_together_the_refused_ones_leave_the_winners_folder(tmp_path, monkeypatch):
-    """The other process makes the folder between looking for it and making it here, and has no file in it yet but the lock."""
+    """The other process makes the folder between looking for it and making it here, and has no file in it yet
+    but the lock.
+    """
     run, mkdir = tmp_path / "run", Path.mkdir
     winner = RunLock(run)
 

@@ -1,4 +1,6 @@
-"""A setting is described once, in its field: the page of the docs, and a setting that is added as CONTRIBUTING says."""
+"""A setting is described once, in its field: the page of the docs, and a setting that is added as
+CONTRIBUTING says.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs and checkpoints of version 0.1 are loaded, evaluated, reported and resumed.
 
-The files in data_0_1 were written by version 0.1.0: `finished` and `unfinished` are the same run, the second killed after the
-first step of its second epoch; `weights.pt` is what `export` wrote.
+The files in data_0_1 were written by version 0.1.0: `finished` and `unfinished` are the same run, the second
+killed after the first step of its second epoch; `weights.pt` is what `export` wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from cfol_fast.runs.records import load_run
 
 DATA = Path(__file__).with_name("data_0_1")
 MODEL = "demo-cnn@0.05"
-# Of weights after two steps in another instruction set: measured up to 1e-7, where the two steps move them by 0.1.
+# Of weights after two steps in another instruction set: measured up to 1e-7, where the two steps move them by
+# 0.1.
 TOLERANCE = 1e-4
 
 

@@ -1,4 +1,6 @@
-"""What each process of `test_ranks.py` does, with gloo; what it found goes to a file, which the tests read."""
+"""What each process of `test_ranks.py` does, with gloo; what it found goes to a file, which the tests
+read.
+"""
 
 from __future__ import annotations
 

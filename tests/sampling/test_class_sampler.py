@@ -89,7 +89,8 @@ def test_prior_is_the_first_q_and_base_is_mixed_in(prior, base, q, mixed) -> Non
 
 
 def estimates(lag: int, pass_p: bool, steps: int = 6000, batch: int = 16) -> tuple[Tensor, Tensor]:
-    """The bandit's mean estimate of four known class risks, with batches drawn `lag` steps before their update.
+    """The bandit's mean estimate of four known class risks, with batches drawn `lag` steps before their
+    update.
 
     The weights start again every 6 steps, so that p moves fast and a stale p would show.
     """
@@ -113,7 +114,9 @@ def estimates(lag: int, pass_p: bool, steps: int = 6000, batch: int = 16) -> tup
 @pytest.mark.parametrize("lag", [0, 1, 4])
 @pytest.mark.slow
 def test_the_estimate_is_unbiased_however_far_batches_are_drawn_ahead(lag: int) -> None:
-    """Each of the 96,000 terms has variance at most k / gamma = 8, so 0.05 is more than five standard deviations."""
+    """Each of the 96,000 terms has variance at most k / gamma = 8, so 0.05 is more than five standard
+    deviations.
+    """
     found, risk = estimates(lag, pass_p=True)
     assert (found - risk).abs().max().item() < 0.05
 
@@ -216,7 +219,9 @@ def test_labels_come_from_tensors_sequences_and_data_sets() -> None:
 
 
 def test_labels_are_those_that_the_data_set_hands_out() -> None:
-    """torchvision's `targets` are as on the disk; the loop is given, and the sampler told of, what target_transform makes of them."""
+    """torchvision's `targets` are as on the disk; the loop is given, and the sampler told of, what
+    target_transform makes of them.
+    """
 
     class Images(torch.utils.data.Dataset):
         targets = LABELS

@@ -1,4 +1,6 @@
-"""What holds for each sampler alike: exact continuation, no read-back, one state one trajectory, a plain DataLoader."""
+"""What holds for each sampler alike: exact continuation, no read-back, one state one trajectory, a plain
+DataLoader.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def test_an_example_drawn_twice_gains_twice() -> None:
 
 @pytest.mark.parametrize("lag", [0, 1, 4])
 def test_the_estimate_is_unbiased_however_far_batches_are_drawn_ahead(lag: int) -> None:
-    """48,000 terms of variance at most N / gamma = 16 for each of 8 risks: 0.1 is more than five standard deviations."""
+    """48,000 terms of variance at most N / gamma = 16 for each of 8 risks: 0.1 is more than five standard
+    deviations.
+    """
     risk = torch.arange(8) / 10
     s = ExampleSampler(8, eta=0.02, seed=lag)
     generator = torch.Generator().manual_seed(lag)

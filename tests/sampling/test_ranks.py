@@ -1,4 +1,7 @@
-"""One sampler on 1, 2 and 4 processes is the same sampler: indices and state, bit for bit. The processes are real and speak gloo."""
+"""One sampler on 1, 2 and 4 processes is the same sampler: indices and state, bit for bit.
+
+The processes are real and speak gloo.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,9 @@ def test_a_state_moves_to_another_number_of_ranks() -> None:
 
 
 def test_sums_of_classes_move_w_as_the_examples_do() -> None:
-    """Bit for bit, also where w is shifted, where a class only has the base's share, and where a class has no loss."""
+    """Bit for bit, also where w is shifted, where a class only has the base's share, and where a class has no
+    loss.
+    """
     generator = torch.Generator().manual_seed(5)
     for case in range(60):
         k = (2, 5, 10, 97)[case % 4]

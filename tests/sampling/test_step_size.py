@@ -1,4 +1,6 @@
-"""eta="auto": from the length of the run, so that the bandit does something in a short one and is not led by chance."""
+"""eta="auto": from the length of the run, so that the bandit does something in a short one and is not led by
+chance.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +175,8 @@ def test_a_bandit_that_mixes_alone_has_nothing_to_say() -> None:
     assert run_of(sampler(10, gamma=1.0), class_errors(10)) == []
 
 
-# --- what nobody said ------------------------------------------------------------------------------------------------------------
+# --- what nobody said
+# ------------------------------------------------------------------------------------------------------------
 
 N = 2_000
 LABELS = torch.arange(N) % 10

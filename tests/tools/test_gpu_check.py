@@ -1,4 +1,6 @@
-"""The GPU self-test without a GPU: a fake pytest stands in for the processes, and the report is read after each."""
+"""The GPU self-test without a GPU: a fake pytest stands in for the processes, and the report is read after
+each.
+"""
 
 import json
 import subprocess
@@ -13,7 +15,10 @@ FINE = {"cuda": {"trouble": None}}
 
 
 class FakePytest:
-    """Ends each process as the test says: a JUnit file or none, a status. Keeps the commands and what the report held then."""
+    """Ends each process as the test says: a JUnit file or none, a status.
+
+    Keeps the commands and what the report held then.
+    """
 
     def __init__(self, report: Path):
         self.report, self.ends, self.seen = report, {}, []
@@ -29,7 +34,10 @@ class FakePytest:
 
 
 GOOD = '<testcase classname="tests.gpu.test_a" name="good[cuda]"/>'
-BAD = '<testcase classname="tests.gpu.test_b.TestX" name="bad"><failure message="1 != 2">at line 3</failure></testcase>'
+BAD = (
+    '<testcase classname="tests.gpu.test_b.TestX" name="bad"><failure message="1 != 2">at line'
+    " 3</failure></testcase>"
+)
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The defaults of a folder of one's own are those that were measured, and the page shows what was measured."""
+"""The defaults of a folder of one's own are those that were measured, and the page shows what was
+measured.
+"""
 
 from __future__ import annotations
 

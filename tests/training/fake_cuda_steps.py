@@ -1,9 +1,10 @@
-"""A process of its own: training steps on fake tensors whose device is cuda:0. python -m tests.training.fake_cuda_steps PRECISION.
+"""A process of its own: training steps on fake tensors whose device is cuda:0. python -m
+tests.training.fake_cuda_steps PRECISION.
 
-Every branch for a GPU is taken, a read-back raises, and mixing devices raises. FakeTensorMode takes a guard that does nothing while
-torch counts no device, but the autograd engine asks for the state of every device it could have: so the preloaded shim counts none
-at first and many afterwards (tests/training/test_fake_cuda.py starts it). Everything is built on the meta device; then each of its
-tensors becomes a fake one on the GPU.
+Every branch for a GPU is taken, a read-back raises, and mixing devices raises. FakeTensorMode takes a guard
+that does nothing while torch counts no device, but the autograd engine asks for the state of every device it
+could have: so the preloaded shim counts none at first and many afterwards (tests/training/test_fake_cuda.py
+starts it). Everything is built on the meta device; then each of its tensors becomes a fake one on the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def pretend() -> None:
 
 
 def on_cuda(mode: FakeTensorMode, root: Any) -> None:
-    """Every meta tensor that can be reached from `root` becomes a fake tensor on cuda:0, every other one a fake tensor where it is."""
+    """Every meta tensor that can be reached from `root` becomes a fake tensor on cuda:0, every other one a
+    fake tensor where it is.
+    """
     done: set[int] = set()
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     todo = [root]
@@ -124,7 +127,8 @@ if __name__ == "__main__":
     torch.backends.cudnn.enabled = sys.argv[1] == "float32"
     use_few_images()
     with tempfile.TemporaryDirectory() as folder:
-        # The methods' bfloat16 is that of the CPU, where tests/training/test_replay.py has them all; here it is that of the attack.
+        # The methods' bfloat16 is that of the CPU, where tests/training/test_replay.py has them all; here it
+        # is that of the attack.
         chosen = METHODS if sys.argv[1] == "float32" else QUICK
         for method, deterministic in [*((method, False) for method in chosen), *DETERMINISTIC]:
             print(method, "deterministic" if deterministic else "", flush=True)

@@ -1,9 +1,11 @@
-"""A process of its own that trains tiny runs in children and kills them: python -m tests.training.killed_run FOLDER SEED.
+"""A process of its own that trains tiny runs in children and kills them: python -m tests.training.killed_run
+FOLDER SEED.
 
-It loads torch once and computes nothing itself, so that forking is safe. First an uninterrupted run in FOLDER/whole, whose
-operations are counted. Then ten runs, each killed with SIGKILL at a seeded point and continued: eight at a random operation of
-the whole run, one in the middle of a checkpoint's bytes, one between the two renames of a checkpoint. Then, for one method of each
-family, an uninterrupted run and one that is killed in its second half, where a class policy has acted.
+It loads torch once and computes nothing itself, so that forking is safe. First an uninterrupted run in
+FOLDER/whole, whose operations are counted. Then ten runs, each killed with SIGKILL at a seeded point and
+continued: eight at a random operation of the whole run, one in the middle of a checkpoint's bytes, one
+between the two renames of a checkpoint. Then, for one method of each family, an uninterrupted run and one
+that is killed in its second half, where a class policy has acted.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from tests.training import tiny
 
 RUN = {"epochs": 3, "checkpoint__steps": 2, "ensemble": 2}
 SHORT = {"epochs": 2, "steps_per_epoch": 2, "checkpoint__steps": 1}
-# A class policy that looks at the training images, one that looks at the hold-out and has TRADES' two terms, a best response, and an
-# average of the weights.
+# A class policy that looks at the training images, one that looks at the hold-out and has TRADES' two terms,
+# a best response, and an average of the weights.
 FAMILIES: dict[str, dict[str, Any]] = {
     "dafa": {"method": "dafa", **SHORT},
     "frl": {"method": "frl", **SHORT},

@@ -1,7 +1,9 @@
-"""A CUDA graph's stand-in on the CPU: records the ops of a step with their very tensors, and runs them again into the same memory.
+"""A CUDA graph's stand-in on the CPU: records the ops of a step with their very tensors, and runs them again
+into the same memory.
 
-As with a real capture nothing has happened once the recording is over: what the ops wrote is put back. Host code is not recorded,
-so a number that Python computes anew at each step stays what it was, and a tensor that a step replaces is missed.
+As with a real capture nothing has happened once the recording is over: what the ops wrote is put back. Host
+code is not recorded, so a number that Python computes anew at each step stays what it was, and a tensor that
+a step replaces is missed.
 """
 
 from __future__ import annotations
@@ -95,7 +97,9 @@ class FakeStream:
 
 
 def fake_cuda(monkeypatch: Any) -> list[RecordedGraph]:
-    """Replaces what `capture.CapturedStep` calls of torch.cuda; returns the list of the graphs that it will have captured."""
+    """Replaces what `capture.CapturedStep` calls of torch.cuda; returns the list of the graphs that it will
+    have captured.
+    """
     graphs: list[RecordedGraph] = []
 
     def new_graph() -> RecordedGraph:

@@ -1,4 +1,6 @@
-"""What ranks agree on after a step, with another rank that is played: nothing that one of them alone knows makes it leave or wait."""
+"""What ranks agree on after a step, with another rank that is played: nothing that one of them alone knows
+makes it leave or wait.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.training import tiny
 
 
 class TwoRanks:
-    """theirs: what the other rank knows of signal, save, request to save and bar. meanwhile: what happens while the two talk."""
+    """theirs: what the other rank knows of signal, save, request to save and bar. meanwhile: what happens
+    while the two talk.
+    """
 
     size, is_first = 2, True
 

@@ -1,4 +1,6 @@
-"""The weights' moving average in whole runs: beside training, which it does not change, with rows and checkpoints of its own."""
+"""The weights' moving average in whole runs: beside training, which it does not change, with rows and
+checkpoints of its own.
+"""
 
 import json
 

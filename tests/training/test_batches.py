@@ -1,4 +1,6 @@
-"""Batches on their way to the step: each comes with the ticket that drew it, however far ahead the source draws."""
+"""Batches on their way to the step: each comes with the ticket that drew it, however far ahead the source
+draws.
+"""
 
 import itertools
 from collections import deque

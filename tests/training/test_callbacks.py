@@ -53,9 +53,14 @@ def test_a_callback_hears_start_steps_rows_validations_and_the_end(tmp_path):
     diary = Diary()
     run = cf.train(tiny.tiny_config(tmp_path / "run"), quiet=True, callbacks=[diary])
     told = [
-        (*(("step", step) for step in steps), ("train", steps[-1]), ("validation", steps[-1]), ("model", False, False))
+        (
+            *(("step", step) for step in steps),
+            ("train", steps[-1]),
+            ("validation", steps[-1]),
+            ("model", False, False),
+        )
         for steps in ((1, 2, 3), (4, 5, 6))
-    ]  # fmt: skip
+    ]
     assert diary.heard == [("start", 0), *told[0], *told[1], "end", "close"]
     assert diary.rows == rows_of(run.folder)
     assert diary.result == run.result
@@ -108,9 +113,13 @@ class Raises(Callback):
 
 @pytest.mark.parametrize(
     ("event", "error"),
-    [("on_start", InputError("no account")), ("on_row", TrainingFailed("enough")), ("on_row", Stopped(15, "enough"))],
+    [
+        ("on_start", InputError("no account")),
+        ("on_row", TrainingFailed("enough")),
+        ("on_row", Stopped(15, "enough")),
+    ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)  # fmt: skip
+)
 def test_what_ends_a_run_on_purpose_goes_through_and_the_others_are_closed(tmp_path, event, error):
     diary = Diary()
     with pytest.raises(type(error)):

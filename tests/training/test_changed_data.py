@@ -1,4 +1,6 @@
-"""A run is resumed on the data that it began with: every change of names, labels, order, sizes, pixels or classes is told."""
+"""A run is resumed on the data that it began with: every change of names, labels, order, sizes, pixels or
+classes is told.
+"""
 
 import dataclasses
 import json
@@ -21,7 +23,15 @@ from cfol_fast.training.images import load_images
 from tests.training import tiny
 
 CLASSES = ("ant", "bee", "cat")
-TRAIN = ["train", "cfol", "--model=demo-cnn@0.25", "--epochs=1", "--batch-size=8", "--holdout=0.3", "--device=cpu"]  # fmt: skip
+TRAIN = [
+    "train",
+    "cfol",
+    "--model=demo-cnn@0.25",
+    "--epochs=1",
+    "--batch-size=8",
+    "--holdout=0.3",
+    "--device=cpu",
+]
 TRAIN += ["--set=steps_per_epoch=2", "--set=attack.steps=1", "--set=validation.steps=1", "--set=test.steps=1"]
 
 
@@ -143,7 +153,9 @@ def other_folder(root):
     for split in ("train", "test"):
         for c, name in enumerate(CLASSES):
             for i in range(4):
-                write_image((root / split).mkdir(parents=True, exist_ok=True) or root / split / name / f"{i}.bmp", c)  # fmt: skip
+                write_image(
+                    (root / split).mkdir(parents=True, exist_ok=True) or root / split / name / f"{i}.bmp", c
+                )
 
 
 def image_more(root):
@@ -197,7 +209,9 @@ def test_a_copied_folder_resumes_and_ends_bit_for_bit_like_the_uninterrupted_run
     shutil.move(run.parent / "data", tmp_path / "elsewhere")
     assert cli.main(["train", "--resume", "--out", str(run), f"--data={tmp_path / 'elsewhere'}"]) == 0
     whole = tmp_path / "whole"
-    assert cli.main([*TRAIN, f"--out={whole}", f"--data={begun / 'data'}", "--dataset=folder", "--quiet"]) == 0  # fmt: skip
+    assert (
+        cli.main([*TRAIN, f"--out={whole}", f"--data={begun / 'data'}", "--dataset=folder", "--quiet"]) == 0
+    )
     tiny.assert_same_outcome(run, whole)
     assert "changed_data" not in json.loads((run / "result.json").read_text())
 
@@ -333,7 +347,13 @@ def test_images_of_different_sizes_have_the_digests_of_their_pixels():
     table = torch.tensor([[192 * i, 8, 8] for i in range(6)])
     as_table = ImageSet(part.images.reshape(-1), part.labels, part.classes, table, 3)
     assert kinds(part, as_table) == []
-    turned = ImageSet(part.images.reshape(-1), part.labels, part.classes, table * torch.tensor([1, 2, 1]) // torch.tensor([1, 1, 2]), 3)  # fmt: skip
+    turned = ImageSet(
+        part.images.reshape(-1),
+        part.labels,
+        part.classes,
+        table * torch.tensor([1, 2, 1]) // torch.tensor([1, 1, 2]),
+        3,
+    )
     assert kinds(part, turned) == ["pixels"]
 
 

@@ -1,4 +1,6 @@
-"""A run keeps the ways in which its layers are computed: its checkpoint holds them, and a resumed run takes no others."""
+"""A run keeps the ways in which its layers are computed: its checkpoint holds them, and a resumed run takes
+no others.
+"""
 
 from __future__ import annotations
 

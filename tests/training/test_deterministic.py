@@ -80,7 +80,10 @@ def test_running_sums_in_a_fixed_order_are_those_of_torch(monkeypatch):
 
 @pytest.mark.parametrize("native", [True, False])
 def test_bfloat16_that_is_only_emulated_is_refused(monkeypatch, native):
-    """Turing has none, but torch says that it has: it emulates it. The run's own GPU is asked, not the first."""
+    """Turing has none, but torch says that it has: it emulates it.
+
+    The run's own GPU is asked, not the first.
+    """
     asked = []
 
     @contextlib.contextmanager

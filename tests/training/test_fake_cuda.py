@@ -1,4 +1,6 @@
-"""The whole step of every method on tensors that say "cuda", without a GPU: see tests/training/fake_cuda_steps.py."""
+"""The whole step of every method on tensors that say "cuda", without a GPU: see
+tests/training/fake_cuda_steps.py.
+"""
 
 import os
 import subprocess

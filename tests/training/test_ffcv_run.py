@@ -1,4 +1,6 @@
-"""Runs fed by FFCV: the same weights as from the resident source, and exact resume with batches drawn ahead."""
+"""Runs fed by FFCV: the same weights as from the resident source, and exact resume with batches drawn
+ahead.
+"""
 
 import json
 from dataclasses import asdict

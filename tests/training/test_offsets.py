@@ -1,4 +1,6 @@
-"""Class offsets fitted on a hold-out: part of the model, never worse there, and a checkpoint like any other."""
+"""Class offsets fitted on a hold-out: part of the model, never worse there, and a checkpoint like any
+other.
+"""
 
 import json
 from types import SimpleNamespace

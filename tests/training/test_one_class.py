@@ -1,4 +1,6 @@
-"""A run whose network answers one class to everything says so: at the second such epoch and at its end, with the rate to try."""
+"""A run whose network answers one class to everything says so: at the second such epoch and at its end, with
+the rate to try.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ EVEN = [1 / K] * K
 
 
 class Constant(nn.Module):
-    """Its ReLUs are dead: nothing of the image arrives, and only the biases learn. One class is ahead from the start."""
+    """Its ReLUs are dead: nothing of the image arrives, and only the biases learn.
+
+    One class is ahead from the start.
+    """
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()

@@ -33,7 +33,9 @@ def test_steps_are_those_of_torch_with_a_number_as_the_rate():
 
 
 def test_a_weight_whose_gradients_begin_later_is_moved_as_torchs_plain_loop_moves_it():
-    """As that of a layer which the first step left out; torch's fused step does not take one without momentum beside others that have it."""
+    """As that of a layer which the first step left out; torch's fused step does not take one without momentum
+    beside others that have it.
+    """
     mine, theirs = model_and_gradients(), model_and_gradients()
     optimizer = DeviceRateSGD(mine, CHOSEN, torch.device("cpu"))
     plain = torch.optim.SGD(

@@ -1,4 +1,6 @@
-"""Class policies in whole runs: neutral ones are the base method, they survive a kill, they never see the test set."""
+"""Class policies in whole runs: neutral ones are the base method, they survive a kill, they never see the
+test set.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""`--precision`: settled once, when the run is created, kept when it is resumed, and named in the first line."""
+"""`--precision`: settled once, when the run is created, kept when it is resumed, and named in the
+first line.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Exact resume: a run killed at any moment and continued is, bit for bit, the run that was never interrupted."""
+"""Exact resume: a run killed at any moment and continued is, bit for bit, the run that was never
+interrupted.
+"""
 
 import os
 import signal
@@ -65,7 +67,9 @@ def test_a_signal_during_validation_loses_nothing(few_images, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_signal_during_the_final_test_leaves_the_last_epoch_as_it_was(few_images, tmp_path, monkeypatch):
-    """While another checkpoint is being tested the model holds that one's weights: they must not be saved as the last."""
+    """While another checkpoint is being tested the model holds that one's weights: they must not be saved as
+    the last.
+    """
     settings = {"epochs": 3, "seed": 1, "ensemble": 2}
     whole = tiny.run(tmp_path / "whole", **settings)
     assert whole.result["checkpoints"]["best-average"]["epoch"] < 3

@@ -1,4 +1,6 @@
-"""A batch in shards, on one process: what every process of a larger job computes, and what all of them together do."""
+"""A batch in shards, on one process: what every process of a larger job computes, and what all of them
+together do.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,12 @@ SHARDED = tiny.each(METHODS, quick=("cfol", "lcvar"))
 
 
 def stepped(out: Path, method: str, steps: int = 1, **settings: Any) -> tuple[Trainer, dict[str, Tensor]]:
-    """A trainer after its steps, and how far each of its weights went. Classes differ in every factor that the method has.
+    """A trainer after its steps, and how far each of its weights went.
 
-    The radius is small: with a large one, a sign that rounding turns moves a pixel, and the weights, by more than shards may.
+    Classes differ in every factor that the method has.
+
+    The radius is small: with a large one, a sign that rounding turns moves a pixel, and the weights, by more
+    than shards may.
     """
     small = {"attack__eps": 0.004} if METHODS[method].attack else {}
     trainer = tiny.new_trainer(out, method, model__name=PLAIN, **small, **settings)
@@ -225,7 +230,10 @@ def test_processes_that_cannot_share_a_batch_are_told_which_batches_they_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
-    said = "3 processes cannot take equal parts of batch_size=16: take --batch-size 15 or 18, or start 1, 2, 4, 8 or 16 processes"
+    said = (
+        "3 processes cannot take equal parts of batch_size=16: take --batch-size 15 or 18, or start 1, 2, 4,"
+        " 8 or 16 processes"
+    )
     with pytest.raises(InputError, match=f"^{said}$"):
         complete(tiny.tiny_config(tmp_path))
     monkeypatch.setenv("WORLD_SIZE", "32")

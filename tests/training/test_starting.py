@@ -1,4 +1,6 @@
-"""How a run starts: nothing is lost by a start that fails, and what cannot be continued is not started afresh."""
+"""How a run starts: nothing is lost by a start that fails, and what cannot be continued is not started
+afresh.
+"""
 
 import errno
 import os
@@ -23,7 +25,14 @@ from cfol_fast.training.step import Step
 from tests.training import tiny
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
-TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu", "--quiet"]  # fmt: skip
+TINY += [
+    "--set=validation.steps=1",
+    "--set=test.steps=1",
+    "--epochs=1",
+    "--holdout=none",
+    "--device=cpu",
+    "--quiet",
+]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -103,7 +112,11 @@ def test_an_overwritten_run_is_the_run_that_a_new_folder_would_have_had(old, tmp
 @pytest.mark.slow
 def test_a_run_of_two_stages_is_overwritten_from_its_first(few_images, tmp_path):
     for overwriting in (False, True):
-        train(tiny.tiny_config(tmp_path / "run", "two-run", epochs=1, seed=int(overwriting)), overwrite=overwriting, quiet=True)  # fmt: skip
+        train(
+            tiny.tiny_config(tmp_path / "run", "two-run", epochs=1, seed=int(overwriting)),
+            overwrite=overwriting,
+            quiet=True,
+        )
     tiny.run(tmp_path / "new", "two-run", epochs=1, seed=1)
     tiny.assert_same_outcome(tmp_path / "run", tmp_path / "new")
     tiny.assert_same_outcome(tmp_path / "run/stage-1", tmp_path / "new/stage-1")
@@ -163,7 +176,9 @@ def test_a_row_is_never_on_the_disk_without_a_checkpoint(few_images, tmp_path, m
 
 
 @pytest.mark.parametrize("moment", ["step", "validation", "test"])
-def test_a_folder_that_is_deleted_while_it_is_trained_in_is_a_failure(few_images, tmp_path, monkeypatch, moment):  # fmt: skip
+def test_a_folder_that_is_deleted_while_it_is_trained_in_is_a_failure(
+    few_images, tmp_path, monkeypatch, moment
+):
     owner, name = {
         "step": (Step, "__call__"),
         "validation": (HoldOut, "row"),
@@ -211,7 +226,9 @@ def test_the_command_line_continues_what_is_there_and_starts_only_when_told_so(f
 
 
 @pytest.mark.slow
-def test_a_full_disk_names_the_checkpoint_and_the_run_continues_when_there_is_room(few_images, tmp_path, monkeypatch):  # fmt: skip
+def test_a_full_disk_names_the_checkpoint_and_the_run_continues_when_there_is_room(
+    few_images, tmp_path, monkeypatch
+):
     tiny.run(tmp_path / "whole")
     tiny.run_until(monkeypatch, 2, tmp_path / "run")
     last = tmp_path / "run/checkpoints/last.pt"

@@ -27,7 +27,9 @@ def run(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _files_are_read_in_the_order_they_were_written(monkeypatch):
-    """Their names end in a number, and of one second's files that with a 10 would come before that with a 9."""
+    """Their names end in a number, and of one second's files that with a 10 would come before that
+    with a 9.
+    """
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 

@@ -88,7 +88,9 @@ def test_the_result_says_what_was_trained_and_how_each_class_does(few_images, tm
 @pytest.mark.parametrize(("method", "judged"), [("cfol", "robust"), ("clean", "clean")])
 @pytest.mark.slow
 def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_path, method, judged):
-    """Training without an attack is judged by its clean accuracies: its robustness is greatest before it has learned anything."""
+    """Training without an attack is judged by its clean accuracies: its robustness is greatest before it has
+    learned anything.
+    """
     run = tiny.run(tmp_path / "run", method, epochs=4)
     rows = [row for row in read_rows(run.folder) if row["kind"] == "validation"]
     for name, metric in (("best-average", "average"), ("best-worst", "worst")):

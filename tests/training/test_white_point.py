@@ -1,4 +1,6 @@
-"""The white point that a run was trained with is its own: it is recorded, and resuming and evaluating take it again."""
+"""The white point that a run was trained with is its own: it is recorded, and resuming and evaluating take it
+again.
+"""
 
 import json
 
@@ -11,7 +13,15 @@ from cfol_fast.training import trainer
 from tests.data import deep_files
 from tests.training import tiny
 
-TRAIN = ["train", "erm", "--model=demo-cnn@0.25", "--epochs=1", "--batch-size=8", "--holdout=0.3", "--device=cpu"]  # fmt: skip
+TRAIN = [
+    "train",
+    "erm",
+    "--model=demo-cnn@0.25",
+    "--epochs=1",
+    "--batch-size=8",
+    "--holdout=0.3",
+    "--device=cpu",
+]
 TRAIN += ["--set=steps_per_epoch=2", "--set=validation.steps=1", "--set=test.steps=1", "--quiet"]
 
 

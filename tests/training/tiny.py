@@ -1,4 +1,6 @@
-"""A run small enough to repeat many times: a few of the embedded images, a quarter of the demo's network, three steps per epoch."""
+"""A run small enough to repeat many times: a few of the embedded images, a quarter of the demo's network,
+three steps per epoch.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ QUICK = ("cfol", "trades")
 
 
 def each(methods: Iterable[str], quick: Sequence[str] = QUICK) -> list[Any]:
-    """The parameters of a test over methods: `make check` runs it with the quick ones, `make test` with all."""
+    """The parameters of a test over methods: `make check` runs it with the quick ones, `make test`
+    with all.
+    """
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in methods]
 
 
@@ -126,7 +130,9 @@ def without_times(value: Any) -> Any:
 
 
 def outcome(run: Path) -> tuple[dict[str, dict[str, torch.Tensor]], list[Any], Any]:
-    """What must be the same in two equal runs: weights of every checkpoint, metrics and result, times aside."""
+    """What must be the same in two equal runs: weights of every checkpoint, metrics and result, times
+    aside.
+    """
     weights = {
         name: torch.load(run / "checkpoints" / f"{name}.pt", weights_only=True)["model"]
         for name in ("last", "best-average", "best-worst", "ema-last", "ema-best-average", "ema-best-worst")

@@ -1,10 +1,11 @@
-"""Makes `fashion_mini.npz`, the 8,000 images inside the package, from Debian's package `dataset-fashion-mnist`.
+"""Makes `fashion_mini.npz`, the 8,000 images inside the package, from Debian's package
+`dataset-fashion-mnist`.
 
     apt-get install -y dataset-fashion-mnist
     python -m cfol_fast.data.embedded.make [SOURCE_FOLDER] [OUTPUT.npz]
 
-500 training and 300 test images per class, a seeded choice kept in the order of the original files. The indices chosen are stored
-too, so that every image can be found in the original.
+500 training and 300 test images per class, a seeded choice kept in the order of the original files. The
+indices chosen are stored too, so that every image can be found in the original.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ PER_CLASS = {"train": ("train", 500), "test": ("t10k", 300)}
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An array from an IDX file, gzipped or not: two zero bytes, type 8 (uint8), rank, then the big-endian sizes."""
+    """An array from an IDX file, gzipped or not: two zero bytes, type 8 (uint8), rank, then the big-endian
+    sizes.
+    """
     packed = path.read_bytes()
     data = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
     if data[:3] != b"\x00\x00\x08":

@@ -1,6 +1,8 @@
-"""`cfol-fast reproduce frontier`: search the settings, train the seeds, fit offsets, run AutoAttack, write the table.
+"""`cfol-fast reproduce frontier`: search the settings, train the seeds, fit offsets, run AutoAttack, write
+the table.
 
-Every step leaves its result in a file and skips what is there, so that the same command continues wherever it was stopped.
+Every step leaves its result in a file and skips what is there, so that the same command continues wherever it
+was stopped.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ logger = logging.getLogger(__name__)
 
 NAME = "frontier"
 SEARCHED = {
-    "row!": str, "settings!": {str: object}, "chosen!": bool, "holdout!": {"average!": float, "tail!": float, "worst!": float},
-}  # fmt: skip
+    "row!": str,
+    "settings!": {str: object},
+    "chosen!": bool,
+    "holdout!": {"average!": float, "tail!": float, "worst!": float},
+}
 FACTS = "frontier.json"
 AUTOATTACK_IMAGES_PER_CLASS = 100
 
@@ -49,11 +54,12 @@ def reproduce_frontier(
     rows: Path = plan.FILE,
     take: str | Path | None = None,
 ) -> Path | None:
-    """Carries out the fair table at a scale and returns its folder, with frontier.json, table.md, the plot and report.html.
+    """Carries out the fair table at a scale and returns its folder, with frontier.json, table.md, the plot
+    and report.html.
 
-    At the paper's scale the commands are printed and nothing is trained: None. settings: a frontier.json of the mini scale, whose
-    chosen settings and best rival the small scale takes over. rows: a table of one's own. take: a file of `keep_finished`, whose runs
-    are not trained again.
+    At the paper's scale the commands are printed and nothing is trained: None. settings: a frontier.json of
+    the mini scale, whose chosen settings and best rival the small scale takes over. rows: a table of one's
+    own. take: a file of `keep_finished`, whose runs are not trained again.
     """
     place = _place(rows, scale, data, device, download)
     if scale == "paper":
@@ -112,9 +118,11 @@ def keep_finished(
     settings: str | Path | None = None,
     rows: Path = plan.FILE,
 ) -> int:
-    """Writes what the table needs of its finished runs to one file, also while others are trained, and returns their number.
+    """Writes what the table needs of its finished runs to one file, also while others are trained, and
+    returns their number.
 
-    `reproduce_frontier(take=file)` goes on with them anywhere. A run that is in the file and not in the folder stays in the file.
+    `reproduce_frontier(take=file)` goes on with them anywhere. A run that is in the file and not in the
+    folder stays in the file.
     """
     place, folder = _place(rows, scale, data), _folder(out, scale)
     if scale == "paper":
@@ -182,7 +190,9 @@ def _by_seed(jobs: Mapping[str, Sequence[Job]]) -> list[Job]:
 
 
 def _search(carrier: Carrier) -> list[dict[str, Any]]:
-    """Every setting of every row on the search's own seed, with what its hold-out says; the best worst class is chosen."""
+    """Every setting of every row on the search's own seed, with what its hold-out says; the best worst class
+    is chosen.
+    """
     place = carrier.place
     erm = _erm_accuracies(carrier, [settings for row in place.table.rows for settings in row.grid])
     tried: list[tuple[Row, Settings, Job]] = [
@@ -213,7 +223,9 @@ def _erm_accuracies(carrier: Carrier, settings: Sequence[Mapping[str, Any]]) -> 
 
 
 def _taken_over(settings: str | Path | None, out: Path, scale: str | None) -> list[dict[str, Any]] | None:
-    """What another scale tried and chose: from the file that was given, beside this reproduction, or from the kept results."""
+    """What another scale tried and chose: from the file that was given, beside this reproduction, or from the
+    kept results.
+    """
     if scale is None:
         return None
     places = [Path(settings).expanduser()] if settings is not None else []
@@ -221,10 +233,7 @@ def _taken_over(settings: str | Path | None, out: Path, scale: str | None) -> li
     for path in places:
         if path.is_file():
             with made_from(path):
-                found = read_object(
-                    path,
-                    {"kind!": str, "search!": [SEARCHED]},
-                )
+                found = read_object(path, {"kind!": str, "search!": [SEARCHED]})
                 if found["kind"] != NAME:
                     raise InputError(f"{path} is not the facts of a frontier")
                 return list(found["search"])
@@ -281,12 +290,13 @@ def commands(place: Place) -> Iterator[str]:
     table, seeds = place.table, place.scale.seeds
     yield f"# {table.title}: {place.scale.title}"
     yield (
-        f"# First the settings, on seed {table.search_seed} (choose by the hold-out's worst class at the best average; the best of "
-        f"{', '.join(row.name for row in table.rows if row.rival)} is the rival):"
+        f"# First the settings, on seed {table.search_seed} (choose by the hold-out's worst class at the best"
+        f" average; the best of {', '.join(row.name for row in table.rows if row.rival)} is the rival):"
     )
     if any(plan.BY_ERM in settings for row in table.rows for settings in row.grid):
         yield (
-            "# LEVELS: one for each class, [l,l,...], low + (high - low) * its accuracy under attack on this run's hold-out"
+            "# LEVELS: one for each class, [l,l,...], low + (high - low) * its accuracy under attack on this"
+            " run's hold-out"
         )
         yield plan.command(place.search_run(table.row(ERM), {}), place.data)
     for row in table.rows:
@@ -299,7 +309,8 @@ def commands(place: Place) -> Iterator[str]:
             yield line
             yield f"cfol-fast offsets {run}"
     yield (
-        f"# AutoAttack on {AUTOATTACK_IMAGES_PER_CLASS} images of each of the ten classes; RIVAL: the rival's run of seed {seeds[0]}"
+        f"# AutoAttack on {AUTOATTACK_IMAGES_PER_CLASS} images of each of the ten classes; RIVAL: the rival's"
+        f" run of seed {seeds[0]}"
     )
     runs = [
         _said(place, row, row.grid[len(row.grid) // 2], seeds[0])[1]
@@ -307,13 +318,16 @@ def commands(place: Place) -> Iterator[str]:
     ]
     for run in [*runs, *(["runs/RIVAL"] if any(row.rival for row in table.rows) else [])]:
         yield (
-            f"cfol-fast eval {run} --checkpoint {facts.RULE} --attack autoattack --limit {10 * AUTOATTACK_IMAGES_PER_CLASS} "
-            f"--json {run}/eval-autoattack.json"
+            f"cfol-fast eval {run} --checkpoint {facts.RULE} --attack autoattack --limit"
+            f" {10 * AUTOATTACK_IMAGES_PER_CLASS} --json {run}/eval-autoattack.json"
         )
 
 
 def _said(place: Place, row: Row, settings: Settings, seed: int | None) -> tuple[str, str]:
-    """The command and the folder of a run; seed None: of the search. Class levels, which a run of erm must tell, stay LEVELS."""
+    """The command and the folder of a run; seed None: of the search.
+
+    Class levels, which a run of erm must tell, stay LEVELS.
+    """
     known = {key: value for key, value in settings.items() if key != plan.BY_ERM}
     job = place.search_run(row, known) if seed is None else place.run(row, known, seed)
     if known == settings:
@@ -336,8 +350,8 @@ def dry_run(scale: str, out: Path | None, data: Path | None) -> Iterator[str]:
     table = place.table
     if place.scale.settings_from is not None:
         yield (
-            f"no search: settings and rows come from the {place.scale.settings_from} scale; then {plan.outline(table, place.scale)[0]} runs, "
-            f"in {folder / 'runs'}"
+            f"no search: settings and rows come from the {place.scale.settings_from} scale; then"
+            f" {plan.outline(table, place.scale)[0]} runs, in {folder / 'runs'}"
         )
         return
     count = missing = 0
@@ -350,5 +364,6 @@ def dry_run(scale: str, out: Path | None, data: Path | None) -> Iterator[str]:
             count, missing = count + 1, missing + (not job.finished(folder))
             yield f"{'there  ' if job.finished(folder) else 'missing'}  {job.name}  {settings}"
     yield (
-        f"{count} runs of the search, {missing} missing, in {folder / 'runs'}; then the seeds of {len(table.rows)} rows"
+        f"{count} runs of the search, {missing} missing, in {folder / 'runs'}; then the seeds of"
+        f" {len(table.rows)} rows"
     )

@@ -49,8 +49,9 @@ def figure(facts: Mapping[str, Any]) -> Figure:
     return Figure(
         "frontier",
         "Under attack: the average against the worst class",
-        f"Test accuracy ({attack_phrase(facts['attack'])}) of the best-average checkpoint, mean over the seeds; crosses are 95 % t-intervals of the "
-        "means, over the seeds on one fixed test set, cut off at 0. Better is up and to the right. Descriptive.",
+        f"Test accuracy ({attack_phrase(facts['attack'])}) of the best-average checkpoint, mean over the"
+        " seeds; crosses are 95 % t-intervals of the means, over the seeds on one fixed test set, cut off at"
+        " 0. Better is up and to the right. Descriptive.",
         [chart],
         LEGEND,
     )

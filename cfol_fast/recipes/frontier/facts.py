@@ -1,7 +1,9 @@
-"""Every number of the fair table, from the runs' files alone. What is shown later is made from this dictionary and nothing else.
+"""Every number of the fair table, from the runs' files alone.
 
-Over seeds: means with t-intervals, and paired differences. Three comparisons are declared here, before any run of the table's seeds:
-they alone are judged (Holm over the three). All other figures describe.
+What is shown later is made from this dictionary and nothing else.
+
+Over seeds: means with t-intervals, and paired differences. Three comparisons are declared here, before any
+run of the table's seeds: they alone are judged (Holm over the three). All other figures describe.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ DECLARED_METRIC = "worst"
 
 
 def of_run(folder: Path) -> dict[str, dict[str, Accuracy]]:
-    """{checkpoint: {"clean": ..., "robust": ...}} of a finished run; "offsets" is the tested checkpoint with class offsets."""
+    """{checkpoint: {"clean": ..., "robust": ...}} of a finished run; "offsets" is the tested checkpoint with
+    class offsets.
+    """
     result = read_finished(folder)
     found = dict(result["checkpoints"])
     if (folder / OFFSETS).exists():
@@ -61,7 +65,9 @@ def tested_epoch(folder: Path) -> int:
 
 
 def holdout(folder: Path) -> Accuracy:
-    """Under attack, on the hold-out, of the checkpoint with the best average there: what settings and the rival are chosen by."""
+    """Under attack, on the hold-out, of the checkpoint with the best average there: what settings and the
+    rival are chosen by.
+    """
     epoch = tested_epoch(folder)
     for row in read_rows(folder):
         if row["kind"] == "validation" and row["epoch"] == epoch:
@@ -70,7 +76,10 @@ def holdout(folder: Path) -> Accuracy:
 
 
 def begins(config: TrainConfig) -> int | None:
-    """The epoch that a method waits for: up to its end a run is one of its base. None for a method that acts from the start."""
+    """The epoch that a method waits for: up to its end a run is one of its base.
+
+    None for a method that acts from the start.
+    """
     share = get_method(config.method).params(config.params, config.data.name).get("begin")
     return None if share is None or not config.epochs else begin_epoch(share, config.epochs)
 
@@ -96,7 +105,9 @@ def _round(value: float) -> float:
 
 
 def measured(accuracies: Sequence[Mapping[str, Accuracy]]) -> dict[str, Any]:
-    """{"clean": {metric: summary}, "robust": ...} over the seeds; `limits`: of the worst class of each seed, for its test images."""
+    """{"clean": {metric: summary}, "robust": ...} over the seeds; `limits`: of the worst class of each seed,
+    for its test images.
+    """
     found: dict[str, Any] = {}
     for kind in KINDS:
         of_kind = [one[kind] for one in accuracies]
@@ -122,9 +133,11 @@ def attacked(kept: Mapping[str, Accuracy], seed: int) -> dict[str, Any]:
 def compared(
     tested: Mapping[str, Mapping[int, Mapping[str, Mapping[str, Accuracy]]]],
 ) -> dict[str, dict[int, float]]:
-    """{row: {seed: value}} of what the declared comparisons are about, from {row: {seed: what `of_run` gives}}.
+    """{row: {seed: value}} of what the declared comparisons are about, from {row: {seed: what `of_run`
+    gives}}.
 
-    In full precision: of rounded thirds equal differences would not be equal, and a spread of 1e-6 makes anything certain.
+    In full precision: of rounded thirds equal differences would not be equal, and a spread of 1e-6 makes
+    anything certain.
     """
     return {
         name: {seed: statistic(one[RULE]["robust"], DECLARED_METRIC) for seed, one in of_row.items()}
@@ -135,7 +148,9 @@ def compared(
 def declared(
     values: Mapping[str, Mapping[int, float]], rival: str | None, titles: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """The three comparisons with their verdicts. values: {row: {seed: value}}, of which both sides take the seeds they share."""
+    """The three comparisons with their verdicts. values: {row: {seed: value}}, of which both sides take the
+    seeds they share.
+    """
     pairs = [(CFOL, ERM)] + ([(rival, ERM), (rival, CFOL)] if rival is not None else [])
     pairs = [(better, than) for better, than in pairs if better in values and than in values]
     seeds = [shared_seeds(values[better], values[than]) for better, than in pairs]
@@ -162,7 +177,10 @@ def declared(
 def beside_offsets(
     tested: Mapping[str, Mapping[int, Mapping[str, Mapping[str, Accuracy]]]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """How much better each of these rows is than erm with class offsets, which need no training. It describes: no verdict."""
+    """How much better each of these rows is than erm with class offsets, which need no training.
+
+    It describes: no verdict.
+    """
     found = []
     for name in names:
         shared = shared_seeds(tested[name], tested[ERM])
@@ -178,12 +196,16 @@ def beside_offsets(
 
 
 def shared_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """Seeds that both rows were trained with: what is compared is paired by them, in whichever order they stand."""
+    """Seeds that both rows were trained with: what is compared is paired by them, in whichever order they
+    stand.
+    """
     return sorted(set(first) & set(second))
 
 
 def choose(search: Sequence[dict[str, Any]]) -> None:
-    """Marks the setting of each row that is taken: the best worst class on the search's hold-out, then the best average."""
+    """Marks the setting of each row that is taken: the best worst class on the search's hold-out, then the
+    best average.
+    """
     for name in {item["row"] for item in search}:
         of_row = [item for item in search if item["row"] == name]
         best = max(of_row, key=lambda item: (item["holdout"]["worst"], item["holdout"]["average"]))
@@ -192,9 +214,11 @@ def choose(search: Sequence[dict[str, Any]]) -> None:
 
 
 def rank_rivals(table: Table, search: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """The rivals, the best first, by the worst class of their chosen setting on the search's hold-out, then by its average.
+    """The rivals, the best first, by the worst class of their chosen setting on the search's hold-out, then
+    by its average.
 
-    The table's own seeds have no say: a rival that was chosen for its luck with them would look better than it is.
+    The table's own seeds have no say: a rival that was chosen for its luck with them would look better than
+    it is.
     """
     rivals = [row.name for row in table.rows if row.rival]
     held = {item["row"]: item["holdout"] for item in search if item["chosen"] and item["row"] in rivals}

@@ -1,4 +1,6 @@
-"""Who carries out the runs of the fair table, and who only notes which of them are finished, to keep them in one file."""
+"""Who carries out the runs of the fair table, and who only notes which of them are finished, to keep them in
+one file.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Noting(Carrier):
     def note(
         self, jobs: Sequence[Job], offsets: bool, pictures: bool = False, checkpoint: bool = False
     ) -> None:
-        """offsets: a run without them is not finished. pictures: for the page. checkpoint: for an attack that is still to come."""
+        """offsets: a run without them is not finished. pictures: for the page. checkpoint: for an attack that
+        is still to come.
+        """
         wanted = [(OFFSETS, offsets), (GALLERY, pictures), (kept_runs.CHECKPOINT, checkpoint)]
         more = tuple(name for name, needed in wanted if needed)
         for job in jobs:
@@ -63,7 +67,8 @@ class Noting(Carrier):
         runs = {**held, **self.noted}
         kept_runs.write(file, runs)
         logger.info(
-            f"{file}: {len(runs)} runs, {len(runs.keys() - held.keys())} of them new, {file.stat().st_size / 1e6:.2f} MB"
+            f"{file}: {len(runs)} runs, {len(runs.keys() - held.keys())} of them new,"
+            f" {file.stat().st_size / 1e6:.2f} MB"
         )
         return len(runs)
 

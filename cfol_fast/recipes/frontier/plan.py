@@ -1,7 +1,8 @@
-"""Which runs the fair table needs: rows and scales from `rows.toml`, the settings that are tried, and those that are used.
+"""Which runs the fair table needs: rows and scales from `rows.toml`, the settings that are tried, and those
+that are used.
 
-A method's setting, and the rival, are chosen on the hold-out of a seed that the table does not use. No test figure takes part: the
-search's runs end with a test of one step, of which nothing is read.
+A method's setting, and the rival, are chosen on the hold-out of a seed that the table does not use. No test
+figure takes part: the search's runs end with a test of one step, of which nothing is read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One method. base: what it is built on, "AT" or "TRADES". rival: it may be the best rival of CFOL. grid: the settings tried.
+    """One method. base: what it is built on, "AT" or "TRADES". rival: it may be the best rival of CFOL. grid:
+    the settings tried.
 
     origin: where these come from.
     """
@@ -53,7 +55,9 @@ class Row:
 
     @property
     def searched(self) -> bool:
-        """Whether the search has runs of it: there is something to choose, or it may be chosen as the rival."""
+        """Whether the search has runs of it: there is something to choose, or it may be chosen as the
+        rival.
+        """
         return self.rival or len(self.grid) > 1
 
     @property
@@ -63,9 +67,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Scale:
-    """settings_from: the scale whose chosen settings, ranking and best rival are used. fewer_seeds: of the rows that are neither
-    erm, cfol nor the best rival; more_rows: how many of these there are, None for all. eta_times: by which the step sizes of these
-    rows are multiplied here. seen: what was known when the comparisons were declared. minutes_per_run: on one core, for --list.
+    """settings_from: the scale whose chosen settings, ranking and best rival are used. fewer_seeds: of the
+    rows that are neither erm, cfol nor the best rival; more_rows: how many of these there are, None for all.
+    eta_times: by which the step sizes of these rows are multiplied here. seen: what was known when the
+    comparisons were declared. minutes_per_run: on one core, for --list.
     """
 
     title: str
@@ -81,7 +86,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class Table:
-    """The file, read. run: of every row at every scale. autoattack: rows that are tested with it, beside the best rival."""
+    """The file, read. run: of every row at every scale. autoattack: rows that are tested with it, beside the
+    best rival.
+    """
 
     title: str
     search_seed: int
@@ -116,13 +123,15 @@ def read(path: Path = FILE) -> Table:
                 raise InputError(f"{where}, {name}: each seed counts once, got {seeds!r}")
         if not set(scale.fewer_seeds or []) <= set(scale.seeds):
             raise InputError(
-                f"{where}, {name}: fewer_seeds {scale.fewer_seeds} must be among seeds {scale.seeds}: rows are paired by seed"
+                f"{where}, {name}: fewer_seeds {scale.fewer_seeds} must be among seeds {scale.seeds}: rows"
+                " are paired by seed"
             )
         if strange := [row for row in scale.eta_times if row not in names]:
             raise InputError(f"{where}, {name}: eta_times names {strange[0]!r}, and there is no such row")
     if table.search_seed in {seed for scale in scales.values() for seed in scale.seeds}:
         raise InputError(
-            f"{where}: search_seed {table.search_seed} is a seed of the table too: settings need one of their own"
+            f"{where}: search_seed {table.search_seed} is a seed of the table too: settings need one of"
+            " their own"
         )
     return table
 
@@ -161,7 +170,9 @@ class Place:
         return job(config)
 
     def search_run(self, row: Row, settings: Settings) -> Job:
-        """One step of the final test, and no average of the weights: what is chosen by is the hold-out alone."""
+        """One step of the final test, and no average of the weights: what is chosen by is the
+        hold-out alone.
+        """
         return self.run(row, settings, self.table.search_seed, test__steps=1, ema__decay=0.0)
 
 
@@ -188,9 +199,11 @@ def resolve(settings: Settings, erm_accuracies: Mapping[str, float] | None) -> S
 
 
 def rows_and_seeds(table: Table, scale: Scale, ranking: list[str], rival: str | None) -> dict[str, list[int]]:
-    """The rows of a scale and the seeds of each, in the file's order. ranking: the other scale's rivals, the best first.
+    """The rows of a scale and the seeds of each, in the file's order. ranking: the other scale's rivals, the
+    best first.
 
-    erm, cfol and the best rival have all seeds; of the others those that AutoAttack tests come first, then the best rivals.
+    erm, cfol and the best rival have all seeds; of the others those that AutoAttack tests come first, then
+    the best rivals.
     """
     if scale.fewer_seeds is None:
         return {row.name: scale.seeds for row in table.rows}
@@ -218,11 +231,13 @@ def outline(table: Table, scale: Scale) -> tuple[int, str]:
 
 
 def passes(config: TrainConfig, training: int, holdout: int, levels: bool = False) -> dict[str, int]:
-    """Images times passes of one run: forward, and backward, in training; and all of those that the hold-out takes.
+    """Images times passes of one run: forward, and backward, in training; and all of those that the hold-out
+    takes.
 
-    A step of the attack is a pass forward and one back to the pixels. TRADES has a clean pass before the attack and trains on the
-    clean and the attacked image. holdout: its images, each tested clean and under attack after every epoch. offsets: these tests
-    again, once for each round of the fit. levels: with the run of erm that lhcvar's come from.
+    A step of the attack is a pass forward and one back to the pixels. TRADES has a clean pass before the
+    attack and trains on the clean and the attacked image. holdout: its images, each tested clean and under
+    attack after every epoch. offsets: these tests again, once for each round of the fit. levels: with the run
+    of erm that lhcvar's come from.
     """
     method = get_method(config.method)
     epochs, steps = config.epochs or 0, config.attack.steps or 0
@@ -247,12 +262,15 @@ def passes(config: TrainConfig, training: int, holdout: int, levels: bool = Fals
 
 
 def command(job_: Job, data: Path | None, more: Sequence[str] = (), out: str = "") -> str:
-    """The command that trains one run, anywhere: to the same name, and so the same run. more, out: of one that is not known yet."""
+    """The command that trains one run, anywhere: to the same name, and so the same run. more, out: of one
+    that is not known yet.
+    """
     config, words = job_.config, ["cfol-fast", "train", job_.config.method]
     words += ["--dataset", config.data.name]
     if config.data.name != "fashion-mini":
         words += ["--data", str(data or "DATA")]
-    # A run's name leaves out seven steps and float32, which are not every method's and every device's defaults.
+    # A run's name leaves out seven steps and float32, which are not every method's and every device's
+    # defaults.
     settings = {**job_.settings, "attack.steps": config.attack.steps, "precision": "float32"}
     if config.data.augment != default_augmentation(is_own(config.data.name, config.data.root)):
         settings["data.augment"] = config.data.augment

@@ -1,6 +1,7 @@
 """What the fair table found, in sentences, from its facts alone.
 
-A sentence that claims a difference is one of the declared comparisons and says its verdict; everything else is called descriptive.
+A sentence that claims a difference is one of the declared comparisons and says its verdict; everything else
+is called descriptive.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def verdicts(facts: Facts) -> list[str]:
 
 
 def findings(facts: Facts) -> list[str]:
-    """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared and shown."""
+    """Who wins, by how much, at which price, and where CFOL stands: claims only as far as they were declared
+    and shown.
+    """
     lines = [*verdicts(facts), *_places(facts), *_by_other_rules(facts), *_with_offsets(facts)]
     lines += _prices(facts, [CFOL, facts["rival"], _ranked(facts)[0]["name"]])
     if facts["rival"] is not None and (rival := row_of(facts, facts["rival"])):
@@ -87,7 +90,9 @@ def findings(facts: Facts) -> list[str]:
 
 
 def caveats(facts: Facts) -> list[str]:
-    """What a reader of CFOL's gain has to know with it: who is better, what needs no training at all, the price, what the setting can show."""
+    """What a reader of CFOL's gain has to know with it: who is better, what needs no training at all, the
+    price, what the setting can show.
+    """
     return [*_places(facts), *_with_offsets(facts), *_prices(facts, [CFOL]), *_too_hard(facts)]
 
 
@@ -102,9 +107,10 @@ def _places(facts: Facts) -> list[str]:
     best, places = ranked[0], [row["name"] for row in ranked]
     average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
     lines = [
-        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best worst class is {best['title']}'s, "
-        f"{interval_text(best['rules'][RULE]['robust']['worst'])} %{_over(facts, best)}; the best average {average['title']}'s, "
-        f"{interval_text(average['rules'][RULE]['robust']['average'])} %{_over(facts, average)}."
+        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best"
+        f" worst class is {best['title']}'s, {interval_text(best['rules'][RULE]['robust']['worst'])}"
+        f" %{_over(facts, best)}; the best average {average['title']}'s,"
+        f" {interval_text(average['rules'][RULE]['robust']['average'])} %{_over(facts, average)}."
     ]
     if CFOL in places:
         lines.append(
@@ -123,7 +129,8 @@ def _prices(facts: Facts, names: Sequence[str | None]) -> list[str]:
         # A row may have more seeds than its base, and then other figures in the tables.
         over = f" over the {counted(len(both), 'seed')} that both have" if both != row["seeds"] else ""
         lines.append(
-            f"The price of {row['title']} against {base['title']}{over}, descriptively: {price_sentence(row['price'])}"
+            f"The price of {row['title']} against {base['title']}{over}, descriptively:"
+            f" {price_sentence(row['price'])}"
         )
     return lines
 
@@ -153,7 +160,9 @@ def _by_other_rules(facts: Facts) -> list[str]:
 
 
 def _with_offsets(facts: Facts) -> list[str]:
-    """What class offsets make of erm, and how far the rows that are judged are above that: the baseline without training."""
+    """What class offsets make of erm, and how far the rows that are judged are above that: the baseline
+    without training.
+    """
     erm = row_of(facts, ERM)
     if erm is None or OFFSETS_RULE not in erm["rules"]:
         return []
@@ -162,7 +171,10 @@ def _with_offsets(facts: Facts) -> list[str]:
         f"{interval_text(before[metric])} → {interval_text(after[metric])} %"
         for metric in ("worst", "average")
     )
-    line = f"Descriptively, class offsets on ERM-AT, fitted on the hold-out without training: worst class {worst}, average {average}."
+    line = (
+        "Descriptively, class offsets on ERM-AT, fitted on the hold-out without training: worst class"
+        f" {worst}, average {average}."
+    )
     for item in facts["beside_offsets"]:
         titled = row_of(facts, item["row"])
         differences = [
@@ -182,8 +194,9 @@ def _not_begun(facts: Facts) -> list[str]:
         early = sum(epoch <= (row["begins"] or 0) for epoch in row["epochs"])
         if early:
             lines.append(
-                f"{row['title']} begins to act after epoch {row['begins']}, and the best-average checkpoint of {early} of "
-                f"{counted(len(row['epochs']), 'seed')} is not later: there the row is {base_of(facts, row)['title']} under another name."
+                f"{row['title']} begins to act after epoch {row['begins']}, and the best-average checkpoint"
+                f" of {early} of {counted(len(row['epochs']), 'seed')} is not later: there the row is"
+                f" {base_of(facts, row)['title']} under another name."
             )
     return lines
 
@@ -197,7 +210,8 @@ def which_rows(facts: Facts) -> str:
     others = [row for row in facts["rows"] if len(row["seeds"]) < most]
     fewest = min(len(row["seeds"]) for row in others)
     return (
-        f" Not every row of the {facts['settings_from']} scale is trained here: {listed(full)} have {counted(most, 'seed')}, "
-        f"{listed([row['title'] for row in others])} {counted(fewest, 'seed')}; these are the others that AutoAttack tests, and then the best "
-        f"rivals by the {facts['settings_from']} scale's hold-out."
+        f" Not every row of the {facts['settings_from']} scale is trained here: {listed(full)} have"
+        f" {counted(most, 'seed')}, {listed([row['title'] for row in others])} {counted(fewest, 'seed')};"
+        " these are the others that AutoAttack tests, and then the best rivals by the"
+        f" {facts['settings_from']} scale's hold-out."
     )

@@ -40,8 +40,8 @@ OVER_SEEDS = (
 )
 # Simulated in tests/runs/test_comparisons.py.
 FAILING_SEEDS = (
-    "A t-interval supposes that seeds scatter evenly. Where one run in five fails outright, as some rows' do, an interval of five seeds "
-    "covers the mean in two cases of three, not in 95 of 100."
+    "A t-interval supposes that seeds scatter evenly. Where one run in five fails outright, as some rows' do,"
+    " an interval of five seeds covers the mean in two cases of three, not in 95 of 100."
 )
 
 OWN = "Tail and worst class are those of each seed, whichever classes they are in it."
@@ -75,7 +75,9 @@ def _rows(facts: Facts, cells: Any, rows: Sequence[Mapping[str, Any]] | None = N
 
 
 def _best(rows: list[Row], lowest: Sequence[int] = ()) -> list[Row]:
-    """The best mean of each column marked, unless all are equal. lowest: columns in which the smallest is the best."""
+    """The best mean of each column marked, unless all are equal. lowest: columns in which the smallest is the
+    best.
+    """
     for place in range(len(rows[0].cells)):
         values = [row.cells[place].value for row in rows if row.cells[place].value is not None]
         best = (min if place in lowest else max)(values, default=None)  # type: ignore[type-var]
@@ -108,9 +110,10 @@ def main_tables(facts: Facts) -> list[Table]:
             Table(
                 f"frontier-{kind}",
                 title,
-                f"Test accuracy in percent of the best-average checkpoint, {_span(facts['images_per_class'])} test images of each class; mean over {several} ± half of its "
-                "95 % t-interval (without one where all seeds are equal). "
-                f"20 % tail: the mean of the {tail_size(classes)} weakest of {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
+                f"Test accuracy in percent of the best-average checkpoint, {_span(facts['images_per_class'])}"
+                f" test images of each class; mean over {several} ± half of its 95 % t-interval (without one"
+                f" where all seeds are equal). 20 % tail: the mean of the {tail_size(classes)} weakest of"
+                f" {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
                 ["Base", "Method"],
                 columns,
                 rows,
@@ -134,14 +137,21 @@ def seeds_table(facts: Facts) -> Table:
         return [found.get(seed, Cell("–")) for seed in seeds]
 
     return Table(
-        "frontier-seeds", "The worst class of every seed", "Under attack, best-average checkpoint, in percent [95 % interval for the test images of this one run: it holds for "
-        f"whichever class is the worst, from Clopper-Pearson intervals of the {len(facts['classes'])} classes at level 1 − 0.05/{len(facts['classes'])} each]. {DESCRIPTIVE}",
-        ["Base", "Method"], [f"seed {seed}" for seed in seeds], _rows(facts, cells),
-    )  # fmt: skip
+        "frontier-seeds",
+        "The worst class of every seed",
+        "Under attack, best-average checkpoint, in percent [95 % interval for the test images of this one"
+        " run: it holds for whichever class is the worst, from Clopper-Pearson intervals of the"
+        f" {len(facts['classes'])} classes at level 1 − 0.05/{len(facts['classes'])} each]. {DESCRIPTIVE}",
+        ["Base", "Method"],
+        [f"seed {seed}" for seed in seeds],
+        _rows(facts, cells),
+    )
 
 
 def checkpoint_table(facts: Facts) -> Table:
-    """Worst class and average under attack by every rule that keeps a checkpoint, with the weights' average and class offsets."""
+    """Worst class and average under attack by every rule that keeps a checkpoint, with the weights' average
+    and class offsets.
+    """
     rules = [rule for rule in RULES if any(rule in row["rules"] for row in facts["rows"])]
 
     def cells(row: Mapping[str, Any]) -> list[Cell]:
@@ -158,15 +168,22 @@ def checkpoint_table(facts: Facts) -> Table:
         return made
 
     return Table(
-        "frontier-rules", "Every rule for the checkpoint", "Robust worst class, mean ± half of its 95 % t-interval, then the average, in percent. Best average, best worst class: the epoch that "
-        "is best in it under attack on the run's own hold-out; averaged weights: an exponential average, kept in the same run; class offsets: fitted on the hold-out "
-        f"without training. Bold: the best worst class of the column. {DESCRIPTIVE}",
-        ["Base", "Method"], [RULES[rule] for rule in rules], _best(_rows(facts, cells)),
-    )  # fmt: skip
+        "frontier-rules",
+        "Every rule for the checkpoint",
+        "Robust worst class, mean ± half of its 95 % t-interval, then the average, in percent. Best average,"
+        " best worst class: the epoch that is best in it under attack on the run's own hold-out; averaged"
+        " weights: an exponential average, kept in the same run; class offsets: fitted on the hold-out"
+        f" without training. Bold: the best worst class of the column. {DESCRIPTIVE}",
+        ["Base", "Method"],
+        [RULES[rule] for rule in rules],
+        _best(_rows(facts, cells)),
+    )
 
 
 def price_table(facts: Facts) -> Table | None:
-    """What a row pays against its base: average, the class that loses most, how many lose, precision beside recall."""
+    """What a row pays against its base: average, the class that loses most, how many lose, precision beside
+    recall.
+    """
     rows = [row for row in facts["rows"] if "price" in row]
     if not rows:
         return None
@@ -174,8 +191,10 @@ def price_table(facts: Facts) -> Table | None:
     return Table(
         "frontier-price",
         "The price of each method",
-        f"Under attack, best-average checkpoint, means over the seeds{' that both have' if uneven(facts) else ''}, against the base of each row ({listed(bases)}): losses in points; recall and precision, in percent, of the "
-        "class that the base is weakest in; false alarms: how many images of other classes are taken for it. Descriptive.",
+        "Under attack, best-average checkpoint, means over the"
+        f" seeds{' that both have' if uneven(facts) else ''}, against the base of each row ({listed(bases)}):"
+        " losses in points; recall and precision, in percent, of the class that the base is weakest in;"
+        " false alarms: how many images of other classes are taken for it. Descriptive.",
         ["Base", "Method"],
         PRICE_COLUMNS,
         _rows(facts, lambda row: price_cells(row["price"]), rows),
@@ -199,9 +218,15 @@ def autoattack_table(facts: Facts) -> Table | None:
 
     images, seed = (rows[0]["autoattack"][key] for key in ("images", "seed"))
     return Table(
-        "frontier-autoattack", "AutoAttack", f"Seed {seed} alone, best-average checkpoint, {images:,} test images, in percent [95 % interval for these images; of tail and worst class "
-        f"whichever classes they are]. They are a part of the test images: compare its rows with each other, not with the tables above. {DESCRIPTIVE}", ["Base", "Method"], list(METRICS.values()), _best(_rows(facts, cells, rows), (4,)),
-    )  # fmt: skip
+        "frontier-autoattack",
+        "AutoAttack",
+        f"Seed {seed} alone, best-average checkpoint, {images:,} test images, in percent [95 % interval for"
+        " these images; of tail and worst class whichever classes they are]. They are a part of the test"
+        f" images: compare its rows with each other, not with the tables above. {DESCRIPTIVE}",
+        ["Base", "Method"],
+        list(METRICS.values()),
+        _best(_rows(facts, cells, rows), (4,)),
+    )
 
 
 def declared_table(facts: Facts) -> Table:
@@ -216,10 +241,16 @@ def declared_table(facts: Facts) -> Table:
         rows.append(Row([item["text"]], cells))
     seen = f"{facts['seen']} " if facts["seen"] else ""
     return Table(
-        "frontier-declared", "The declared comparisons", "Declared before any run of the table's seeds: two-sided, best-average checkpoint, paired by seed; "
-        f"Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS} {FAILING_SEEDS}", ["Comparison"],
-        ["Difference", "Seeds", "p, adjusted", "Verdict"], rows, words=True,
-    )  # fmt: skip
+        "frontier-declared",
+        "The declared comparisons",
+        "Declared before any run of the table's seeds: two-sided, best-average checkpoint, paired by seed;"
+        f" Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS}"
+        f" {FAILING_SEEDS}",
+        ["Comparison"],
+        ["Difference", "Seeds", "p, adjusted", "Verdict"],
+        rows,
+        words=True,
+    )
 
 
 def budget_table(facts: Facts) -> Table:
@@ -232,11 +263,18 @@ def budget_table(facts: Facts) -> Table:
         ]
 
     return Table(
-        "frontier-budget", "Budget, tested epochs and settings", "One schedule, and so different budgets. Images times passes of one run, in millions: forward and backward in training "
-        "(clean images too on TRADES; both runs of the two-run baseline; for LHCVaR-AT with the run of ERM-AT that its levels come from), both together on the hold-out, and there "
-        "again for fitting class offsets. The search has one more run for each setting. Tested epoch: of the best-average checkpoint of each seed.",
-        ["Base", "Method"], ["forward", "backward", "hold-out", "offsets", "tested epoch", "setting"], _rows(facts, cells), words=True,
-    )  # fmt: skip
+        "frontier-budget",
+        "Budget, tested epochs and settings",
+        "One schedule, and so different budgets. Images times passes of one run, in millions: forward and"
+        " backward in training (clean images too on TRADES; both runs of the two-run baseline; for LHCVaR-AT"
+        " with the run of ERM-AT that its levels come from), both together on the hold-out, and there again"
+        " for fitting class offsets. The search has one more run for each setting. Tested epoch: of the"
+        " best-average checkpoint of each seed.",
+        ["Base", "Method"],
+        ["forward", "backward", "hold-out", "offsets", "tested epoch", "setting"],
+        _rows(facts, cells),
+        words=True,
+    )
 
 
 def search_table(facts: Facts) -> Table | None:
@@ -262,11 +300,17 @@ def search_table(facts: Facts) -> Table | None:
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
     origins = " ".join(f"{', '.join(names)}: {origin}." for names, origin in facts["origins"])
     return Table(
-        "frontier-search", "The settings that were tried", f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use, one run for each, in percent under attack: the best "
-        "worst class is chosen (of equal ones the best average, then the first), at the epoch with the best average, and the best rival by the same figure. "
-        f"{_by_holdout(facts)}Where the settings come from. {origins}",
-        ["Method"], ["setting", "average", "20 % tail", "worst class", "epoch", ""], rows, words=True,
-    )  # fmt: skip
+        "frontier-search",
+        "The settings that were tried",
+        f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use, one run for"
+        " each, in percent under attack: the best worst class is chosen (of equal ones the best average,"
+        " then the first), at the epoch with the best average, and the best rival by the same figure."
+        f" {_by_holdout(facts)}Where the settings come from. {origins}",
+        ["Method"],
+        ["setting", "average", "20 % tail", "worst class", "epoch", ""],
+        rows,
+        words=True,
+    )
 
 
 def _by_holdout(facts: Facts) -> str:
@@ -277,14 +321,23 @@ def _by_holdout(facts: Facts) -> str:
     if not found:
         return ""
     own = "sets its" if len(found) == 1 else "set their"
-    return f"{listed(found)} {own} class weights by the same hold-out in training, so these figures may flatter {'it' if len(found) == 1 else 'them'}. "
+    return (
+        f"{listed(found)} {own} class weights by the same hold-out in training, so these figures may flatter"
+        f" {'it' if len(found) == 1 else 'them'}. "
+    )
 
 
 def tables(facts: Facts) -> list[Table]:
     made = [
-        declared_table(facts), *main_tables(facts), seeds_table(facts), checkpoint_table(facts), price_table(facts), autoattack_table(facts),
-        budget_table(facts), search_table(facts),
-    ]  # fmt: skip
+        declared_table(facts),
+        *main_tables(facts),
+        seeds_table(facts),
+        checkpoint_table(facts),
+        price_table(facts),
+        autoattack_table(facts),
+        budget_table(facts),
+        search_table(facts),
+    ]
     return [table for table in made if table is not None]
 
 
@@ -301,14 +354,18 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     for table in tables(facts):
         parts += [f"**{table.title}.** {table.caption}", table.markdown().rstrip()]
     commands = [f"- {row['title']}: `{row['command']}`" for row in facts["rows"]]
-    repeat = "One run of a row is one command (its first seed here; `--seed`, with a folder of its own, gives the others, `cfol-fast offsets` the class offsets):"
+    repeat = (
+        "One run of a row is one command (its first seed here; `--seed`, with a folder of its own, gives the"
+        " others, `cfol-fast offsets` the class offsets):"
+    )
     parts += [repeat, "\n".join(commands)]
     if facts["dataset"] == "folder":
         parts.append(
-            "DATA is a folder with the same image files, train/<class> and test/<class>: a run is known by their digest, `data.content`, and other "
-            "files are refused. With another copy, or with the official files (`--dataset cifar10`), leave `data.content` out, or give the whole "
-            f"table its folder, `{facts['command']}`: the comparison is the same, the pixels and the normalisation are a little different, and so is "
-            "every figure."
+            "DATA is a folder with the same image files, train/<class> and test/<class>: a run is known by"
+            " their digest, `data.content`, and other files are refused. With another copy, or with the"
+            " official files (`--dataset cifar10`), leave `data.content` out, or give the whole table its"
+            f" folder, `{facts['command']}`: the comparison is the same, the pixels and the normalisation are"
+            " a little different, and so is every figure."
         )
     common = ", ".join(f"{key} {value}" for key, value in facts["common"].items())
     versions = "".join(f"; {name} {version}" for name, version in facts["versions"].items())
@@ -316,7 +373,8 @@ def markdown_body(facts: Facts, figure: str = "frontier.svg") -> str:
     times = ", ".join(f"{name} {factor:g}" for name, factor in facts["eta_times"].items() if name in titles)
     scaled = f" Step sizes are so many times those listed: {times}." if times else ""
     parts.append(
-        f"Every run: {common}.{scaled} Made by `{facts['command']}`: {sum(len(row['runs']) for row in facts['rows'])} runs in the table, "
-        f"{facts['seconds'] / 60:.0f} minutes of training and testing{versions}."
+        f"Every run: {common}.{scaled} Made by `{facts['command']}`:"
+        f" {sum(len(row['runs']) for row in facts['rows'])} runs in the table, {facts['seconds'] / 60:.0f}"
+        f" minutes of training and testing{versions}."
     )
     return "\n\n".join(parts) + "\n"

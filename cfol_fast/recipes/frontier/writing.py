@@ -1,4 +1,6 @@
-"""The files of the fair table: table.md, the plot, and a report page on the rows that the declared comparisons are about."""
+"""The files of the fair table: table.md, the plot, and a report page on the rows that the declared
+comparisons are about.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def write(facts: Mapping[str, Any], folder: Path, runs: Path) -> None:
     atomic.write_text(folder / "table.md", text.markdown(facts))
     # With every row the page would hold a hundred drawings; its tables have them all.
     named = [row for name in (ERM, CFOL, facts["rival"]) if (row := row_of(facts, name)) is not None]
-    alone = f"The tables that follow have every row; what comes after the plot is on {listed([row['title'] for row in named])} alone."
+    alone = (
+        "The tables that follow have every row; what comes after the plot is on"
+        f" {listed([row['title'] for row in named])} alone."
+    )
     shown = [runs / name for row in named for name in row["runs"]]
     write_report(
         shown,
