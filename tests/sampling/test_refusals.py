@@ -65,7 +65,12 @@ def test_empty_labels_are_an_empty_data_set() -> None:
 NO_NUMBER = [None, "5", 5.0, math.nan, True, [1, 2], torch.arange(3), {}, object()]
 
 
-@pytest.mark.parametrize("n", [*NO_NUMBER, 0, -1], ids=repr)
+def name_of(value: object) -> str:
+    """The same in every process of pytest: the text of an object has its address."""
+    return "object" if type(value) is object else repr(value)
+
+
+@pytest.mark.parametrize("n", [*NO_NUMBER, 0, -1], ids=name_of)
 @pytest.mark.parametrize("make", [ExampleSampler, UniformSampler])
 def test_what_is_no_number_of_examples_is_a_sentence(make: Callable[[Any], IndexSampler], n: Any) -> None:
     with pytest.raises(
@@ -74,7 +79,7 @@ def test_what_is_no_number_of_examples_is_a_sentence(make: Callable[[Any], Index
         make(n)
 
 
-@pytest.mark.parametrize("n", [*NO_NUMBER, -1], ids=repr)
+@pytest.mark.parametrize("n", [*NO_NUMBER, -1], ids=name_of)
 @every
 def test_what_is_no_number_of_draws_is_a_sentence(make: Maker, n: Any) -> None:
     s = make()
