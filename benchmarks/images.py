@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from cfol_fast import data
-from cfol_fast.data import beton
-from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.ffcv import writer
+from cfol_fast.data.ffcv.install import using_ffcv
 
 
 def random_images(count: int, side: int = 32) -> data.ImageSet:
@@ -67,7 +67,7 @@ def smooth_images(count: int, side: int) -> data.ImageSet:
 def written_beton(images: data.ImageSet, mode: str = "raw") -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "images.beton"
-        beton.write(path, images, mode)
+        writer.write(path, images, mode)
         yield path
 
 
@@ -99,7 +99,7 @@ def ffcv_loader(path: Path, batch: int, workers: int, augment: bool, order: str 
             pipeline += [Scaled()]
         else:
             pipeline += [ToTensor()]
-        from cfol_fast.data.ffcv_feed import ReadOnlyLoader
+        from cfol_fast.data.ffcv.feed import ReadOnlyLoader
 
         # Two FFCV loaders in one process damage numba's tables when it ends; this one has the same reader
         # without that.

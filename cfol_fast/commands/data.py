@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import SEED, WHITE, Range
+
+if TYPE_CHECKING:
+    from cfol_fast.data.ffcv.convert import FromFiles, FromMemory
 
 NAME = "data"
 HELP = "write a data set to an FFCV file, for data that does not fit on the device"
@@ -96,7 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from cfol_fast import atomic
-    from cfol_fast.data import beton, registry
+    from cfol_fast.data import registry
+    from cfol_fast.data.ffcv.reader import open_beton
+    from cfol_fast.data.ffcv.writer import told_when_full
 
     out = Path(args.out).expanduser()
     if args.split == "all":
@@ -128,10 +132,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--imbalance thins the training part, got --split test: leave it out")
     args.quality = 90 if args.quality is None else args.quality
     streams = registry.spec(args.dataset).files is not None
-    writing = Streaming(args, mode, files) if streams else FromMemory(args, mode)
+    writing = from_files(args, mode, files) if streams else from_memory(args, mode)
     folder = next(iter(files.values())).parent
     with (
-        beton.told_when_full(out),
+        told_when_full(out),
         atomic.replacing_together(folder, [file.name for file in files.values()]) as drafts,
     ):
         opened = dict(zip(files, drafts, strict=True))
@@ -139,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
         for split in sorted(files, reverse=True):
             writing.write(split, opened[split], files[split])
     for file in files.values():
-        found = beton.open_beton(file)
+        found = open_beton(file)
         print(
             f"{file}: {len(found):,} images of {len(found.description['classes'])} classes, {mode}, "
             f"{file.stat().st_size / 2**20:,.1f} MiB; read back and compared"
@@ -149,66 +153,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class FromMemory:
-    """Writes a data set that is read into memory as a whole."""
+def from_memory(args: argparse.Namespace, mode: str) -> FromMemory:
+    """A data set that is read into memory as a whole."""
+    from cfol_fast.data import load
+    from cfol_fast.data.ffcv.convert import FromMemory
 
-    def __init__(self, args: argparse.Namespace, mode: str) -> None:
-        from cfol_fast.data import load
-
-        self.args, self.mode = args, mode
-        self.data = load(
-            args.dataset,
-            args.data,
-            args.download,
-            args.imbalance,
-            seed=args.seed,
-            size=args.size,
-            skip_corrupt=args.skip_corrupt,
-            white=args.white,
-        )
-        self.notes = self.data.notes
-
-    def write(self, split: str, out: IO[bytes], path: Path) -> None:
-        from cfol_fast.data import BetonSet, beton
-
-        data = self.data
-        description = {
-            "dataset": data.name,
-            "split": split,
-            "size": list(data.size),
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "augment": asdict(data.paper_augment),
-            "eps": data.eps,
-            "imbalance": self.args.imbalance,
-            "notes": data.notes,
-        }
-        images = data.train if split == "train" else data.test
-        assert not isinstance(images, BetonSet)
-        beton.write_to(out, path, images, self.mode, self.args.quality, description, progress=True)
+    data = load(
+        args.dataset,
+        args.data,
+        args.download,
+        args.imbalance,
+        seed=args.seed,
+        size=args.size,
+        skip_corrupt=args.skip_corrupt,
+        white=args.white,
+    )
+    return FromMemory(data, mode, args.quality, args.imbalance)
 
 
-class Streaming:
-    """Writes a folder of image files one by one."""
+def from_files(args: argparse.Namespace, mode: str, files: dict[str, Path]) -> FromFiles:
+    """A folder of image files, which are converted one by one."""
+    from cfol_fast.data import registry
+    from cfol_fast.data.ffcv.convert import FromFiles
+    from cfol_fast.data.reading import ReadOptions
 
-    def __init__(self, args: argparse.Namespace, mode: str, files: dict[str, Path]) -> None:
-        from cfol_fast.data import registry
-        from cfol_fast.data.conversion import Conversion
-        from cfol_fast.data.reading import ReadOptions
-
-        spec = registry.spec(args.dataset)
-        registry.check_options(spec, args.data, args.download, args.size, args.skip_corrupt, args.white)
-        # A conversion goes through the folder once: there is nothing to keep.
-        options = ReadOptions(args.download, args.size, args.skip_corrupt, True, args.white, cache="off")
-        root = None if args.data is None else Path(args.data).expanduser()
-        self.conversion = Conversion(spec, root, options, mode, args.quality, args.imbalance, args.seed)
-        self._notes = list(self.conversion.notes)
-        folder = next(iter(files.values())).parent
-        self.conversion.check_room(list(files), folder if folder.is_dir() else folder.parent)
-
-    def write(self, split: str, out: IO[bytes], path: Path) -> None:
-        self._notes += self.conversion.write(split, out, path).notes()
-
-    @property
-    def notes(self) -> list[str]:
-        return self._notes + self.conversion.white.notes
+    spec = registry.spec(args.dataset)
+    registry.check_options(spec, args.data, args.download, args.size, args.skip_corrupt, args.white)
+    # A conversion goes through the folder once: there is nothing to keep.
+    options = ReadOptions(args.download, args.size, args.skip_corrupt, True, args.white, cache="off")
+    root = None if args.data is None else Path(args.data).expanduser()
+    conversion = FromFiles(spec, root, options, mode, args.quality, args.imbalance, args.seed)
+    folder = next(iter(files.values())).parent
+    conversion.check_room(list(files), folder if folder.is_dir() else folder.parent)
+    return conversion

@@ -1,7 +1,7 @@
 """Data: the paper's data sets by name, and the sources that turn indices into batches of pixels."""
 
-from cfol_fast.data.beton_set import BetonSet, source_of
-from cfol_fast.data.ffcv_source import FFCVSource
+from cfol_fast.data.ffcv.data_set import BetonSet
+from cfol_fast.data.ffcv.source import FFCVSource
 from cfol_fast.data.images import ImageData, ImageSet, holdout, imbalance, stratified
 from cfol_fast.data.recognition import recognised
 from cfol_fast.data.registry import (
@@ -17,6 +17,7 @@ from cfol_fast.data.registry import (
     spec,
 )
 from cfol_fast.data.resident import ResidentSource
+from cfol_fast.data.source_kinds import source_of
 from cfol_fast.data.ticket_loader import TicketLoader, loader
 
 __all__ = [

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from cfol_fast.data.beton_set import BetonSet
 from cfol_fast.data.decoding import Listing, check_is_file, shown
 from cfol_fast.data.folders import list_parts
 from cfol_fast.data.images import ImageData, Images, ImageSet
@@ -114,9 +113,8 @@ def _sizes(part: Images, files: Listing | None) -> np.ndarray:
     """int64: the bytes of each file or, where there are none, of each image."""
     if files is not None:
         return np.fromiter((_size_of(files.root / path) for path in files.paths), "<i8", len(files))
-    if isinstance(part, BetonSet):
-        stored = part.file.lengths
-        return (stored if part.rows is None else stored[part.rows.numpy()]).astype("<i8")
+    if not isinstance(part, ImageSet):
+        return part.stored_sizes().astype("<i8")
     if part.table is None:
         return np.full(len(part), int(np.prod(part.images.shape[1:])), "<i8")
     return (part.table[:, 1] * part.table[:, 2] * part.channels).numpy().astype("<i8")
@@ -132,7 +130,7 @@ def _size_of(path: Path) -> int:
 
 def _digests(part: Images, rows: Sequence[int]) -> np.ndarray:
     """uint64 (n,): of the pixels and the shape of each image in memory, or of its bytes in an FFCV file."""
-    if isinstance(part, BetonSet):
+    if not isinstance(part, ImageSet):
         return _joined(_short(stored) for stored in part.stored(rows))
     if part.table is None and part.images.is_contiguous() and part.images.numel():
         # Not image by image as below, which takes three times as long.

@@ -1,7 +1,7 @@
 """Data sets that are folders of image files: Tiny ImageNet, Imagenette, and the user's own.
 
 Each is listed by one function, once. What is listed is read into memory (`reader`), or goes to FFCV files
-image by image (`cfol_fast.data.conversion`).
+image by image (`cfol_fast.data.ffcv.convert`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ made within each class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 import torch
@@ -19,11 +19,45 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 
 if TYPE_CHECKING:
-    from cfol_fast.data.beton_set import BetonSet
     from cfol_fast.data.decoding import Listing
 
-# What a data set's parts are: in memory, or in a file.
-Images: TypeAlias = Union["ImageSet", "BetonSet"]
+
+class StoredImages(Protocol):
+    """The images of a part that stay in a file (`BetonSet`), with the surface of `ImageSet` that dividing and
+    describing a data set need.
+    """
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def size(self) -> tuple[int, int] | None: ...
+
+    def __len__(self) -> int: ...
+
+    def subset(self, indices: Tensor | Sequence[int] | np.ndarray) -> StoredImages: ...
+
+    def class_counts(self) -> Tensor: ...
+
+    def image(self, index: int) -> Tensor: ...
+
+    def stored_sizes(self) -> np.ndarray:
+        """int64 (n,): the bytes of each image as it is stored."""
+        ...
+
+    def stored(self, indices: Iterable[int]) -> Iterator[bytes]:
+        """The bytes of these images as they are stored."""
+        ...
+
+
+# What a data set's parts are: in memory, or in files.
+Images: TypeAlias = Union["ImageSet", StoredImages]
 
 
 @dataclass(frozen=True, eq=False)

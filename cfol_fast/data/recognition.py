@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cfol_fast.data import beton_set
 from cfol_fast.data.folders import LAYOUT
+from cfol_fast.data.registry import FFCV_TRAIN
 from cfol_fast.errors import InputError
 
 # What each published data set leaves in the folder that is given with --data, or is itself: unpacked, and as
@@ -39,7 +39,7 @@ def recognised(root: str | Path) -> str:
         what = "is a file, not a folder" if folder.exists() else "is not there"
         raise InputError(f"data.root {root} {what}: give the folder with the data set's files")
     found = [name for name, signs in PUBLISHED.items() if _is_published(folder, signs)]
-    found += ["beton"] * (folder / beton_set.TRAIN).is_file()
+    found += ["beton"] * (folder / FFCV_TRAIN).is_file()
     # Tiny ImageNet and Imagenette have such a folder too.
     found += ["folder"] * ((folder / "train").is_dir() and not found)
     if found in (["folder"], ["beton"]):
@@ -48,7 +48,7 @@ def recognised(root: str | Path) -> str:
         known = " or ".join(f"--dataset {name}" for name in found)
         raise InputError(f"data.root {root} holds {' and '.join(found)}: name the data set, {known}")
     raise InputError(
-        f"data.root {root} is no data set that we recognise: expected is {LAYOUT}, or {beton_set.TRAIN}. "
+        f"data.root {root} is no data set that we recognise: expected is {LAYOUT}, or {FFCV_TRAIN}. "
         "Name any other one with --dataset NAME"
     )
 

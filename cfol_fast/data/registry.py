@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
-from cfol_fast.data import beton_set, embedded_images, folders, images
-from cfol_fast.data.beton import open_beton
+from cfol_fast.data import embedded_images, folders, images
+from cfol_fast.data.ffcv import data_set as ffcv_files
 from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
 from cfol_fast.errors import InputError
@@ -31,6 +30,8 @@ NO_TEST_PART = (
 )
 # Images that mean and standard deviation are measured on.
 MOST_MEASURED = 5000
+# What a folder of FFCV files holds.
+FFCV_TRAIN = ffcv_files.TRAIN
 
 
 def paper_augment(size: int, pad: int | None = None, colour: bool = True) -> ops.Augment:
@@ -194,9 +195,9 @@ SPECS: dict[str, DataSpec] = {
             own=True,
         ),
         DataSpec(
-            beton_set.NAME,
+            ffcv_files.NAME,
             "FFCV files: train.beton, and test.beton or val.beton; nothing is kept in memory",
-            beton_set.read,
+            ffcv_files.read,
             None,
             None,
             None,
@@ -228,12 +229,10 @@ def spec(name: str) -> DataSpec:
 def is_own(name: str, root: str | Path | None) -> bool:
     """Whether the images are the user's own. FFCV files are what they were written from."""
     row = spec(name)
-    if name != beton_set.NAME or root is None:
+    if name != ffcv_files.NAME or root is None:
         return row.own
-    # Files that are not there or cannot be read are refused where they are loaded.
-    with suppress(InputError):
-        return beton_set.is_own(open_beton(Path(root).expanduser() / beton_set.TRAIN))
-    return row.own
+    found = ffcv_files.holds_own(Path(root).expanduser())
+    return row.own if found is None else found
 
 
 def check_size(row: DataSpec, size: int | None) -> None:
@@ -272,7 +271,7 @@ def check_options(
         raise InputError(f"data.download is for published data sets, got {row.name}: leave out --download")
     if skip_corrupt and row.files is None:
         raise InputError(f"data.skip_corrupt is for folders of image files, got {row.name}: leave it out")
-    if size is not None and row.name == beton_set.NAME:
+    if size is not None and row.name == ffcv_files.NAME:
         raise InputError("data.size is chosen when FFCV files are written: cfol-fast data to-ffcv --size PX")
     check_size(row, size)
     check_white(row, white)

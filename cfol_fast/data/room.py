@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 
 from cfol_fast import processes
-from cfol_fast.data.ffcv_install import INSTALL
 from cfol_fast.errors import InputError
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -93,4 +92,4 @@ def streaming(name: str = "NAME", root: str | None = "DIR") -> str:
         f"write FFCV files with `cfol-fast data to-ffcv --dataset {name}{data} --split all --out FILES` and"
         " train with `--dataset beton --data FILES`, which leaves the images in them"
     )
-    return text if find_spec("ffcv") is not None else f"{text}; that needs FFCV: {INSTALL}"
+    return text if find_spec("ffcv") is not None else f"{text}; that needs FFCV (`cfol-fast doctor`)"

@@ -14,7 +14,8 @@ from PIL import Image
 import cfol_fast as cf
 from cfol_fast import data, evaluation
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton, classes
+from cfol_fast.data import classes
+from cfol_fast.data.ffcv import writer
 from cfol_fast.data.images import ImageSet
 from cfol_fast.errors import InputError
 from cfol_fast.reporting.report import read_comparisons
@@ -192,14 +193,14 @@ def test_an_ffcv_file_has_the_names_of_its_classes(trained, turned, tmp_path, ca
     found = data.load("folder", trained / "data", progress=False)
     (tmp_path / "files").mkdir()
     for split in ("train", "test"):
-        beton.write(tmp_path / f"files/{split}.beton", getattr(found, split), description={"split": split})
+        writer.write(tmp_path / f"files/{split}.beton", getattr(found, split), description={"split": split})
     _, before = evaluated(trained / "run", tmp_path)
     options = ["--dataset=beton", f"--data={tmp_path / 'files'}"]
     assert figures(evaluated(turned, tmp_path, *options)[1]) == figures(before)
     for split in ("train", "test"):
         part = getattr(found, split)
         other = ImageSet(part.images, part.labels, ["x", "y", "z"])
-        beton.write(tmp_path / f"files/{split}.beton", other, description={"split": split})
+        writer.write(tmp_path / f"files/{split}.beton", other, description={"split": split})
     assert evaluated(turned, tmp_path, *options)[0] == 2
     assert "the data have 'x', 'y', 'z'" in capsys.readouterr().err
 

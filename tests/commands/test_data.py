@@ -5,7 +5,8 @@ import pytest
 from cfol_fast import data
 from cfol_fast.commands import data as command
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import convert, reader
+from cfol_fast.data.ffcv.format import JPG
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 
@@ -23,7 +24,7 @@ def test_a_data_set_becomes_a_file_that_says_what_is_in_it(tmp_path, capsys):
     assert "3,000 images of 10 classes, raw" in printed.out
     assert "read back and compared" in printed.out
     assert "writing: 3,000 of 3,000" in printed.err
-    file = beton.open_beton(out)
+    file = reader.open_beton(out)
     assert file.description["dataset"] == "fashion-mini"
     assert file.description["split"] == "test"
     assert file.description["eps"] == 0.1
@@ -41,10 +42,10 @@ def test_a_folder_of_different_images_as_jpg(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "train: 12 resized or from another format" in printed
     assert "train: 1 of 13 images cannot be decoded" in printed
-    file = beton.open_beton(out)
+    file = reader.open_beton(out)
     assert len(file) == 12
     assert file.description["size"] == [40, 40]
-    assert (file.modes == beton.JPG).all()
+    assert (file.modes == JPG).all()
 
 
 def test_both_parts_go_to_a_folder_that_training_takes(tmp_path, capsys):
@@ -62,7 +63,7 @@ def test_both_parts_go_to_a_folder_that_training_takes(tmp_path, capsys):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, there):
-    out, write = tmp_path / "mini", beton.write_to
+    out, write = tmp_path / "mini", convert.write_to
     if there:
         out.mkdir()
         for name in ("train.beton", "test.beton"):
@@ -73,7 +74,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, th
             raise InputError("the disk is full")
         return write(file, path, *arguments, **options)
 
-    monkeypatch.setattr(beton, "write_to", fail_at_the_second)
+    monkeypatch.setattr(convert, "write_to", fail_at_the_second)
     options = ("--split", "all", "--overwrite", "--out", out)
     assert call("--dataset", "fashion-mini", *options) == 2
     assert out.exists() == there
@@ -92,7 +93,7 @@ def test_files_that_are_replaced_pass_their_mode_on(tmp_path):
 def test_the_imbalance_is_written_too(tmp_path):
     out = tmp_path / "thin.beton"
     assert call("--dataset", "fashion-mini", "--imbalance", "10", "--out", out) == 0
-    file = beton.open_beton(out)
+    file = reader.open_beton(out)
     assert (file.labels == 0).sum() == 500
     assert (file.labels == 9).sum() == 50
 
@@ -104,7 +105,7 @@ def test_an_existing_file_is_replaced_only_when_told_to(tmp_path, capsys):
     assert out.read_text() == "mine"
     assert "exists: choose another name or add --overwrite" in capsys.readouterr().err
     assert call("--dataset", "fashion-mini", "--split", "test", "--out", out, "--overwrite") == 0
-    assert len(beton.open_beton(out)) == 3000
+    assert len(reader.open_beton(out)) == 3000
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cfol_fast import data
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def mini() -> data.ImageData:
 def mini_beton(mini: data.ImageData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded training images as a raw FFCV file."""
     path = tmp_path_factory.mktemp("beton") / "mini.beton"
-    beton.write(path, mini.train, description={"dataset": "fashion-mini"})
+    writer.write(path, mini.train, description={"dataset": "fashion-mini"})
     return path
 
 

@@ -11,7 +11,7 @@ import torch
 
 from cfol_fast import data, ops
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.data.registry import SPECS, paper_augment
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig, assign
@@ -125,7 +125,7 @@ def test_ffcv_files_are_augmented_as_what_they_were_written_from(
     part = mini.test.subset(torch.arange(400))
     for name in ("train", "test"):
         described = {"mean": [0.5], "std": [0.5], **description}
-        beton.write(tmp_path / f"{name}.beton", part, description=described)
+        writer.write(tmp_path / f"{name}.beton", part, description=described)
     assert completed(data__name="beton", data__root=str(tmp_path)).data.augment == word
     assert data.load("beton", tmp_path).augment == augment
     assert images(tmp_path, "beton").train.augment == augment

@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import beton, decoding, folders
+from cfol_fast.data import decoding, folders
 from cfol_fast.data.content import content_of
+from cfol_fast.data.ffcv import reader, writer
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
@@ -149,7 +150,7 @@ class TestBeton:
         images = data.ImageSet(
             torch.from_numpy(files.pixels(3, 12, 8, 8, 3)), torch.arange(12) % 3, ["ant", "bee", "cat"]
         )
-        beton.write(tmp_path / "a.beton", images, mode="jpg")
+        writer.write(tmp_path / "a.beton", images, mode="jpg")
         return tmp_path / "a.beton"
 
     def change(self, file, named: bool = True, **values):
@@ -176,13 +177,13 @@ class TestBeton:
     def test_a_label_that_no_image_can_have_is_refused(self, file, label, named):
         self.change(file, named, label=label)
         with pytest.raises(InputError, match="labels"):
-            beton.open_beton(file)
+            reader.open_beton(file)
 
     @pytest.mark.parametrize("size", [{"height": 65535, "width": 65535}, {"height": 8000, "width": 8000}])
     def test_a_size_that_its_bytes_cannot_hold_is_refused(self, file, size):
         self.change(file, **size)
         with pytest.raises(InputError, match="the pixels of image 0"):
-            beton.open_beton(file)
+            reader.open_beton(file)
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"

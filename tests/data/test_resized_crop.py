@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 
 from cfol_fast import data, ops
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.errors import InputError
 from cfol_fast.ops import resized_crop
 from tests.data import published_files as files
@@ -256,7 +256,7 @@ def test_raw_files_give_the_resident_source_s_batches(tmp_path: Path, workers: i
         found = data.load("imagenette", tmp_path, progress=False).train
         assert isinstance(found, data.ImageSet)
         images, size = found, (160, 160)
-    beton.write(tmp_path / "a.beton", images)
+    writer.write(tmp_path / "a.beton", images)
     draws = torch.randint(0, 9, (4, 6), generator=torch.Generator().manual_seed(0))
     options = {"size": size, "augment": CROP, "seed": 3}
     sources = (

@@ -63,9 +63,9 @@ def test_all_processes_of_a_machine_need_memory(monkeypatch: pytest.MonkeyPatch,
     room.check_memory("images", 2**18, "leave some out")
 
 
-def test_the_way_out_says_how_to_install_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_out_names_the_command_that_says_how_to_install_ffcv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "find_spec", lambda name: None)
-    assert "that needs FFCV: apt-get install" in room.streaming()
+    assert "that needs FFCV (`cfol-fast doctor`)" in room.streaming()
     monkeypatch.setattr(room, "find_spec", lambda name: name)
     assert "apt-get" not in room.streaming()
 

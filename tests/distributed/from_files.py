@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import data, processes
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.shards import ShardedStep
 from tests.distributed.networks import DROPOUT
@@ -56,7 +56,7 @@ def write_files(folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = data.ImageSet(pixels, labels[rows], list("abcd"), table[rows], 3)
             described = {"split": split, "size": [24, 24], "augment": {"pad": 2, "flip": True}}
-            beton.write(path, part, mode, description=described)
+            writer.write(path, part, mode, description=described)
 
 
 @contextmanager

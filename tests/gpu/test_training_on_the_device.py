@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cfol_fast import data, ops
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
@@ -71,7 +71,7 @@ def test_compiled_with_cuda_graphs(tmp_path):
 def test_ffcv_is_fed_from_device_indices(device, tmp_path):
     images = data.load("fashion-mini").train.subset(torch.arange(200))
     path = tmp_path / "train.beton"
-    beton.write(path, images)
+    writer.write(path, images)
     source = data.FFCVSource(path, lag=1, device=device, seed=1)
     rng, start = ops.new_rng(2, device), torch.zeros(1, dtype=torch.int64, device=device)
 

@@ -27,7 +27,8 @@ from PIL import Image
 import cfol_fast
 from cfol_fast import data, methods
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import reader, writer
+from cfol_fast.data.ffcv.format import MARK
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.evaluation import autoattack
 from cfol_fast.models import ModelSpec
@@ -345,11 +346,11 @@ def prepare_beton(folder: Path) -> tuple[Path, list[bytes]]:
         0, 256, (12, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
     path = folder / "a.beton"
-    beton.write(path, data.ImageSet(images, torch.arange(12) % 3, ["a", "b", "c"]), mode="jpg")
+    writer.write(path, data.ImageSet(images, torch.arange(12) % 3, ["a", "b", "c"]), mode="jpg")
     ours = path.read_bytes()
-    foreign = ours.replace(beton.MARK, bytes(len(beton.MARK)))
+    foreign = ours.replace(MARK, bytes(len(MARK)))
     path.write_bytes(foreign)
-    assert beton.open_beton(path).description["classes"] == ["0", "1", "2"]
+    assert reader.open_beton(path).description["classes"] == ["0", "1", "2"]
     return path, [ours, foreign]
 
 
@@ -362,7 +363,7 @@ def attempt_beton(subject: tuple[Path, list[bytes]], draw: st.DataObject) -> Non
     content = draw.draw(damaged(whole[:4096])) + whole[4096:] if head else draw.draw(damaged(whole))
     path.write_bytes(content)
     with contextlib.suppress(InputError):
-        found = beton.open_beton(path)
+        found = reader.open_beton(path)
         assert int((found.pointers + found.lengths).max()) <= len(content)
         assert int(found.heights.max()) * int(found.widths.max()) <= 1 << 26
         assert (

@@ -123,7 +123,7 @@ def test_the_files_are_those_with_tests_for_a_gpu():
     assert files[0].startswith("tests/native/")
     for expected in ("tests/native/test_pgd.py", "tests/gpu/test_training_on_the_device.py"):
         assert expected in files
-    assert "tests/data/test_ffcv_devices.py" in files
+    assert "tests/data/ffcv/test_devices.py" in files
 
 
 def test_it_may_be_started_from_any_folder(fake, tmp_path, monkeypatch):

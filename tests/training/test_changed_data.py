@@ -14,7 +14,8 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton, content
+from cfol_fast.data import content
+from cfol_fast.data.ffcv import writer
 from cfol_fast.data.images import ImageSet
 from cfol_fast.errors import InputError
 from cfol_fast.runs.defaults import complete
@@ -57,7 +58,7 @@ def write_beton(folder, seed=0):
         pixels = np.random.default_rng(seed + s).integers(0, 256, (12, 28, 28, 1), np.uint8)
         labels = torch.arange(12) % 3
         images = ImageSet(torch.from_numpy(pixels), labels, list(CLASSES))
-        beton.write(folder / f"{split}.beton", images, description={"split": split})
+        writer.write(folder / f"{split}.beton", images, description={"split": split})
     return folder
 
 

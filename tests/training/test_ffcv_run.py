@@ -10,7 +10,7 @@ import torch
 
 from cfol_fast import data
 from cfol_fast.commands import main as cli
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.data.room import size_text
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import complete
@@ -29,7 +29,7 @@ def folder(few_images, tmp_path):
     folder.mkdir()
     described = {"mean": whole.mean, "std": whole.std, "augment": asdict(whole.augment)}
     for split in ("train", "test"):
-        beton.write(
+        writer.write(
             folder / f"{split}.beton", getattr(whole, split), description={**described, "split": split}
         )
     return folder
@@ -49,7 +49,7 @@ SAME = {
 def from_files(folder, monkeypatch, lag: int) -> dict:
     """Nothing else may be read, and nothing may be put on the device."""
     monkeypatch.setattr(data, "load", data.registry.load)
-    monkeypatch.setattr(data.beton_set, "ResidentSource", None)
+    monkeypatch.setattr(data.source_kinds, "ResidentSource", None)
     return {"data__name": "beton", "data__root": str(folder), "data__lag": lag, **SAME}
 
 

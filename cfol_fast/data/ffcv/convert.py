@@ -1,8 +1,9 @@
-"""A folder of image files to FFCV files, image by image: `cfol-fast data to-ffcv --dataset folder`.
+"""Data sets to FFCV files: `cfol-fast data to-ffcv`.
 
-The files are listed once. Every core reads, decodes and encodes; one thread writes what they made, in the
-order of the list. Only labels, places and a few images are in memory at a time, and nothing is written beside
-the files themselves.
+Folders of image files are converted image by image (`FromFiles`): the files are listed once; every core
+reads, decodes and encodes; one thread writes what they made, in the order of the list. Only labels, places
+and a few images are in memory at a time, and nothing is written beside the files themselves. Any other data
+set is read into memory first (`FromMemory`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from cfol_fast.data.beton import as_jpeg, check_written
-from cfol_fast.data.beton_layout import JPG, LONGEST_SIDE, RAW, BetonWriter
+from cfol_fast import ops
 from cfol_fast.data.decoding import (
     SAMPLES,
     TURNS,
@@ -36,9 +36,11 @@ from cfol_fast.data.decoding import (
     tried,
     upright_size,
 )
-from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.ffcv.format import JPG, LONGEST_SIDE
+from cfol_fast.data.ffcv.install import using_ffcv
+from cfol_fast.data.ffcv.writer import Stored, stored_image, write_stored, write_to
 from cfol_fast.data.folders import Files
-from cfol_fast.data.images import ChannelSums, thinned
+from cfol_fast.data.images import ChannelSums, ImageData, ImageSet, thinned
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.data.registry import (
@@ -51,6 +53,8 @@ from cfol_fast.data.registry import (
 from cfol_fast.data.room import check_disk
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
+
+MeanAndStd = tuple[tuple[float, ...], tuple[float, ...]]
 
 # Of a JPEG file that is copied.
 MOST_BYTES = 1 << 28
@@ -70,24 +74,21 @@ CMYK, TURNED, MISNAMED, REFUSED, ENCODED = (
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One image as it goes into the file. how: one of the words above; sums: over its pixels, where they were
-    asked for.
+class Converted:
+    """An image file as it goes into the FFCV file. how: one of the words above; sums: over its pixels, where
+    they were asked for.
 
     several: the file holds more pictures.
     """
 
-    height: int
-    width: int
-    mode: int
-    data: bytes
+    stored: Stored
     how: str
     sums: ChannelSums | None = None
     several: bool = False
 
 
-class Storing:
-    """How a file becomes a `Stored`: safe to call from many threads."""
+class Converter:
+    """How a file becomes a `Converted`: safe to call from many threads."""
 
     def __init__(
         self, root: Path, size: int | None, mode: str, quality: int, white: Callable[[], float]
@@ -97,7 +98,7 @@ class Storing:
         self._decode = imdecode
         self.root, self.size, self.mode, self.quality, self.white = root, size, mode, quality, white
 
-    def __call__(self, path: str, measured: bool = False) -> Stored:
+    def __call__(self, path: str, measured: bool = False) -> Converted:
         """Raises what `decoding.UNREADABLE` lists for a file that is not a whole image."""
         with open_image(self.root / path) as image:
             width, height = upright_size(image)
@@ -118,14 +119,13 @@ class Storing:
                 data = self._bytes_of(path)
                 pixels = self._decoded(data, height, width)
                 if pixels is not None:
-                    return Stored(height, width, JPG, data, COPIED, _sums(pixels, measured))
+                    stored = Stored(height, width, JPG, data)
+                    return Converted(stored, COPIED, _sums(pixels, measured))
                 how = REFUSED
             pixels = pixels_of(image, self.size, self.white)
             several = has_several_pictures(image)
-        sums = _sums(pixels, measured)
-        if self.mode == "raw":
-            return Stored(height, width, RAW, pixels.tobytes(), how, sums, several)
-        return Stored(height, width, JPG, as_jpeg(pixels, self.quality), how, sums, several)
+        stored = stored_image(pixels, self.mode, self.quality)
+        return Converted(stored, how, _sums(pixels, measured), several)
 
     def _bytes_of(self, path: str) -> bytes:
         with open(self.root / path, "rb") as file:
@@ -171,7 +171,7 @@ class Part:
         ]
 
 
-class Conversion:
+class FromFiles:
     """The files of a data set, divided into training and test part, on their way to FFCV files."""
 
     def __init__(
@@ -192,11 +192,13 @@ class Conversion:
         if options.skip_corrupt and (files.test is None or imbalance is not None):
             # Who is drawn at random depends on who is there: this part is decoded twice.
             files, more = _readable(files, options, self.white)
-        self.parts, self.notes = _divided(files, imbalance, seed)
-        self.notes += more
+        self.parts, self._notes = _divided(files, imbalance, seed)
+        self._notes += more
         self.imbalance, self.size = imbalance, files.size
         self.batch_size = files.batch_size
-        self._mean_and_std = (spec.mean, spec.std)
+        self._mean_and_std = None if spec.mean is None or spec.std is None else (spec.mean, spec.std)
+        # Those of the whole data set, which both files note.
+        self._common_notes = list(self._notes)
 
     def check_room(self, splits: list[str], folder: Path) -> None:
         """Refuses to begin what the disk cannot hold, by the size of a few images of each part."""
@@ -209,66 +211,124 @@ class Conversion:
         )
 
     def _bytes_of(self, listing: Listing) -> int:
-        storing = Storing(listing.root, self.size, self.mode, self.quality, self.white)
+        convert = Converter(listing.root, self.size, self.mode, self.quality, self.white)
 
         paths = listing.paths[:: -(-len(listing) // SAMPLES)]
         found = [
-            len(stored.data)
-            for stored in map_in_order(tried(storing), paths)
-            if not isinstance(stored, Exception)
+            len(converted.stored.data)
+            for converted in map_in_order(tried(convert), paths)
+            if not isinstance(converted, Exception)
         ]
         return len(listing) * sum(found) // max(1, len(found))
 
-    def write(self, split: str, out: IO[bytes], path: Path) -> Part:
+    def write(self, split: str, out: IO[bytes], path: Path) -> None:
         """The part `split` to the open file `out`, which is to be called `path`."""
         listing = self.parts[split]
-        part, writer = Part(listing), BetonWriter(out, len(listing), 3, None)
-        for label, stored in self._stored(listing, part):
-            writer.add(stored.height, stored.width, stored.mode, stored.data, label)
-        if not writer.count:
-            raise InputError(f"{listing.root}: no image of {listing.split} could be decoded")
-        if split == "train" and None in self._mean_and_std:
-            self._mean_and_std = part.sums.mean_and_std()
-        writer.finish(self._description(split))
-        check_written(writer, path, self.options.progress)
-        return part
+        part = Part(listing)
+
+        def describe() -> dict[str, Any]:
+            if split == "train" and self._mean_and_std is None:
+                self._mean_and_std = part.sums.mean_and_std()
+            return self._description(split)
+
+        labelled = self._stored(listing, part)
+        write_stored(out, path, labelled, len(listing), describe, self.options.progress)
+        self._notes += part.notes()
+
+    @property
+    def notes(self) -> list[str]:
+        return self._notes + self.white.notes
 
     def _stored(self, listing: Listing, part: Part) -> Iterator[tuple[int, Stored]]:
-        storing = Storing(listing.root, self.size, self.mode, self.quality, self.white)
+        convert = Converter(listing.root, self.size, self.mode, self.quality, self.white)
         every = -(-len(listing) // MOST_MEASURED)
 
-        def one(row: int) -> Stored | Exception:
-            return tried(lambda path: storing(path, measured=row % every == 0))(listing.paths[row])
+        def one(row: int) -> Converted | Exception:
+            return tried(lambda path: convert(path, measured=row % every == 0))(listing.paths[row])
 
         results = map_in_order(one, range(len(listing)))
         shown = track(results, len(listing), f"writing {listing.split}", self.options.progress)
-        for path, label, stored in zip(listing.paths, listing.labels, shown, strict=True):
-            if isinstance(stored, Exception):
-                refuse_unreadable(listing, path, stored, self.options.skip_corrupt)
+        for path, label, converted in zip(listing.paths, listing.labels, shown, strict=True):
+            if isinstance(converted, Exception):
+                refuse_unreadable(listing, path, converted, self.options.skip_corrupt)
                 part.skipped.append(path)
                 continue
-            part.how[stored.how] += 1
-            if stored.several:
+            part.how[converted.how] += 1
+            if converted.several:
                 part.several.append(path)
-            if stored.sums is not None:
-                part.sums.join(stored.sums)
-            yield label, stored
+            if converted.sums is not None:
+                part.sums.join(converted.sums)
+            yield label, converted.stored
+        if len(part.skipped) == len(listing):
+            raise InputError(f"{listing.root}: no image of {listing.split} could be decoded")
 
     def _description(self, split: str) -> dict[str, Any]:
-        mean, std = self._mean_and_std
-        measured = {} if mean is None or std is None else {"mean": list(mean), "std": list(std)}
-        return {
-            "classes": self.parts[split].classes,
-            "dataset": self.spec.name,
-            "split": split,
-            "size": list(self.batch_size),
-            **measured,
-            "augment": asdict(self.spec.augment(min(self.batch_size))),
-            "eps": self.spec.eps,
-            "imbalance": self.imbalance,
-            **({} if self.white.value is None else {"white": self.white.value}),
-            "notes": self.notes,
-        }
+        white = {} if self.white.value is None else {"white": self.white.value}
+        return white | described(
+            self.spec.name,
+            split,
+            self.parts[split].classes,
+            self.batch_size,
+            self._mean_and_std,
+            self.spec.augment(min(self.batch_size)),
+            self.spec.eps,
+            self.imbalance,
+            self._common_notes,
+        )
+
+
+class FromMemory:
+    """The parts of a data set that was read into memory as a whole, on their way to FFCV files."""
+
+    def __init__(self, data: ImageData, mode: str, quality: int, imbalance: float | None) -> None:
+        self.data, self.mode, self.quality, self.imbalance = data, mode, quality, imbalance
+        self.notes = data.notes
+
+    def write(self, split: str, out: IO[bytes], path: Path) -> None:
+        """The part `split` to the open file `out`, which is to be called `path`."""
+        data = self.data
+        images = data.train if split == "train" else data.test
+        assert isinstance(images, ImageSet)
+        description = described(
+            data.name,
+            split,
+            images.classes,
+            data.size,
+            (data.mean, data.std),
+            data.paper_augment,
+            data.eps,
+            self.imbalance,
+            data.notes,
+        )
+        write_to(out, path, images, self.mode, self.quality, description, progress=True)
+
+
+def described(
+    name: str,
+    split: str,
+    classes: list[str],
+    size: tuple[int, int],
+    mean_and_std: MeanAndStd | None,
+    augment: ops.Augment,
+    eps: float,
+    imbalance: float | None,
+    notes: list[str],
+) -> dict[str, Any]:
+    """What an FFCV file says of its images: `data_set.read` reads it. mean_and_std: None where only the test
+    part is written, and nothing was measured.
+    """
+    measured = zip(("mean", "std"), mean_and_std or (), strict=False)
+    return {
+        "classes": classes,
+        "dataset": name,
+        "split": split,
+        "size": list(size),
+        **{key: list(values) for key, values in measured},
+        "augment": asdict(augment),
+        "eps": eps,
+        "imbalance": imbalance,
+        "notes": notes,
+    }
 
 
 def _readable(files: Files, options: ReadOptions, white: WhitePoint) -> tuple[Files, list[str]]:

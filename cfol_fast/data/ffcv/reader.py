@@ -1,35 +1,22 @@
-"""FFCV's file format, `.beton`: written here, and read here far enough to know that a file is complete.
+"""The reader of FFCV files, far enough to know that a file is complete.
 
-FFCV's own writer waits forever when a worker dies (of a full disk, for example), and its reader returns zeros
-for missing data. So a file is written in one pass to a temporary name, compared with the images it should
-hold, and renamed; and it is checked in full when it is opened. What is written is plain FFCV: its Loader
-reads it. Class names and the rest of the description are JSON in the data region; the label field's
-arguments, which FFCV does not use, say where it starts.
+FFCV's own reader returns zeros for missing data, so everything but the pixels is checked when a file is
+opened; the pixels are read by FFCV, in the feed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from cfol_fast import atomic
-from cfol_fast.data.beton_layout import ARRAY, INT, JPG, MARK, MODES, RAW, RGB, BetonWriter
 from cfol_fast.data.decoding import MOST_PIXELS
-from cfol_fast.data.ffcv_install import using_ffcv
-from cfol_fast.data.images import ImageSet
-from cfol_fast.data.parallel import map_in_order
+from cfol_fast.data.ffcv.format import ARRAY, INT, JPG, MARK, RAW, RGB
+from cfol_fast.data.ffcv.install import using_ffcv
 from cfol_fast.errors import InputError
-from cfol_fast.progress import track
 
 # Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no
 # pixels fill.
@@ -65,111 +52,6 @@ class Beton:
         """(height, width) when all images have it."""
         same = (self.heights == self.heights[0]).all() and (self.widths == self.widths[0]).all()
         return (int(self.heights[0]), int(self.widths[0])) if same else None
-
-
-# ---------------------------------------------------------------- writing
-
-
-def write(
-    path: str | Path,
-    images: ImageSet,
-    mode: str = "raw",
-    quality: int = 90,
-    description: dict[str, Any] | None = None,
-    progress: bool = False,
-) -> Beton:
-    """Writes `images` to `path` and compares the file with them before it takes that name.
-
-    mode: "raw" keeps every bit; "jpg" is smaller and changes the pixels, for images with three channels.
-    description: what to note beside the class names, for JSON.
-    """
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a file, and FFCV reads only files: choose another name")
-    with told_when_full(path, images.images.nbytes), atomic.replacing(path) as out:
-        write_to(out, path, images, mode, quality, description, progress)
-    return open_beton(path)
-
-
-def write_to(
-    out: IO[bytes],
-    path: Path,
-    images: ImageSet,
-    mode: str,
-    quality: int,
-    description: dict[str, Any] | None,
-    progress: bool,
-) -> None:
-    """The same to an open file, which is to be called `path`."""
-    if mode not in MODES:
-        raise InputError(f"mode must be raw or jpg, got {mode!r}")
-    if mode == "jpg" and images.channels != 3:
-        raise InputError(f"jpg holds images with 3 channels, these have {images.channels}: use raw")
-    if not 1 <= quality <= 100:
-        raise InputError(f"the jpg quality must be in 1..100, got {quality}")
-    if images.channels != 3 and images.size is None:
-        raise InputError(
-            f"images of different sizes must have 3 channels, these have {images.channels}: resize them to"
-            " one size"
-        )
-    if not len(images):
-        raise InputError("there are no images to write")
-
-    def one(i: int) -> tuple[int, int, bytes]:
-        pixels = images.image(i).numpy()
-        height, width = pixels.shape[:2]
-        return height, width, pixels.tobytes() if mode == "raw" else as_jpeg(pixels, quality)
-
-    numbers = range(len(images))
-    pieces = map(one, numbers) if mode == "raw" else map_in_order(one, numbers)
-    writer = BetonWriter(out, len(images), images.channels, images.size)
-    labels = images.labels.tolist()
-    for label, piece in zip(labels, track(pieces, len(images), "writing", progress), strict=True):
-        height, width, data = piece
-        writer.add(height, width, MODES[mode], data, label)
-    writer.finish({"classes": images.classes, **(description or {})})
-    check_written(writer, path, progress)
-
-
-def as_jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    stream = BytesIO()
-    Image.fromarray(pixels).save(stream, "JPEG", quality=quality)
-    return stream.getvalue()
-
-
-def check_written(writer: BetonWriter, path: Path, progress: bool) -> None:
-    """The check at the end: the file as it will be read, against what was written to it."""
-    mapped = mmap.mmap(writer.out.fileno(), 0, access=mmap.ACCESS_READ)
-    whole = memoryview(mapped)
-    found = parse(np.frombuffer(mapped, np.uint8), path)
-    wrong = None if np.array_equal(found.labels, writer.labels) else "the labels differ"
-    for i in track(range(len(found)), len(found), "checking", progress):
-        start = int(found.pointers[i])
-        if wrong is None and not writer.is_stored(i, whole[start : start + int(found.lengths[i])]):
-            wrong = f"image {i} differs"
-    if wrong:
-        raise OSError(
-            errno.EIO,
-            f"the file does not hold what was written ({wrong}), the disk may be failing",
-            str(path),
-        )
-
-
-@contextlib.contextmanager
-def told_when_full(path: Path, size: int | None = None) -> Iterator[None]:
-    """A full disk is an error of the input, which names the bytes of pixels that were to be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in atomic.DISK_FULL:
-            raise
-        wanted = "" if size is None else f"; {size / 2**20:,.0f} MiB of pixels to write"
-        raise InputError(
-            f"{path}: the disk is full ({error.strerror}{wanted}): nothing was left there"
-        ) from error
-
-
-# ---------------------------------------------------------------- reading
 
 
 def open_beton(path: str | Path) -> Beton:
@@ -326,3 +208,15 @@ def _description(arguments: bytes, data: np.ndarray, end: int) -> dict[str, Any]
         return None
     classes = found.get("classes") if isinstance(found, dict) else None
     return found if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
+
+
+def written_size(description: dict[str, Any]) -> tuple[int, int] | None:
+    """The size of the batches that this project's writer noted."""
+    size = description.get("size")
+    if (
+        not isinstance(size, list)
+        or len(size) != 2
+        or not all(type(n) is int and 0 < n < 65536 for n in size)
+    ):
+        return None
+    return size[0], size[1]

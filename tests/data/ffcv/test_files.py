@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from cfol_fast import data
-from cfol_fast.data import beton, beton_layout
+from cfol_fast.data.ffcv import reader, writer
+from cfol_fast.data.ffcv.format import JPG, RAW, RGB
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 
@@ -36,13 +37,13 @@ def smooth(count: int, height: int, width: int) -> torch.Tensor:
 @pytest.fixture
 def written(tmp_path):
     path = tmp_path / "a.beton"
-    beton.write(path, colour())
+    writer.write(path, colour())
     return path
 
 
 def test_what_is_written_is_found_again(tmp_path):
     images = colour()
-    file = beton.write(tmp_path / "a.beton", images, description={"dataset": "insects", "size": [8, 8]})
+    file = writer.write(tmp_path / "a.beton", images, description={"dataset": "insects", "size": [8, 8]})
     assert file.labels.tolist() == images.labels.tolist()
     assert file.description == {"classes": ["ant", "bee", "cat"], "dataset": "insects", "size": [8, 8]}
     assert (file.size, file.channels, len(file)) == ((8, 8), 3, 12)
@@ -53,8 +54,8 @@ def test_what_is_written_is_found_again(tmp_path):
 
 
 def test_the_same_images_give_the_same_file_byte_for_byte(tmp_path):
-    beton.write(tmp_path / "a.beton", colour())
-    beton.write(tmp_path / "b.beton", colour())
+    writer.write(tmp_path / "a.beton", colour())
+    writer.write(tmp_path / "b.beton", colour())
     assert (tmp_path / "a.beton").read_bytes() == (tmp_path / "b.beton").read_bytes()
 
 
@@ -63,7 +64,7 @@ def test_a_page_holds_the_largest_image_and_no_image_crosses_a_page(tmp_path):
     images = data.ImageSet(
         torch.zeros(3, side, side, 3, dtype=torch.uint8), torch.tensor([0, 1, 0]), ["a", "b"]
     )
-    file = beton.write(tmp_path / "a.beton", images)
+    file = writer.write(tmp_path / "a.beton", images)
     # In the header, after the version and the number of fields.
     page = int(np.fromfile(tmp_path / "a.beton", "<u4", 2)[1])
     assert page == 1 << 22
@@ -77,7 +78,7 @@ import numpy as np
 from ffcv.loader import Loader
 from ffcv.writer import DatasetWriter
 from ffcv.fields import IntField, RGBImageField, FloatField
-from tests.data.test_beton import colour
+from tests.data.ffcv.test_files import colour
 
 images = colour()
 for number, (image, label) in enumerate(Loader({str(written)!r}, batch_size=4, num_workers=1, seed=0)):
@@ -103,7 +104,7 @@ DatasetWriter({str(tmp_path / "own.beton")!r}, fields, num_workers=1).from_index
 def test_images_of_different_sizes_are_written_too(tmp_path):
     table = torch.tensor([[0, 2, 3], [18, 4, 1]])
     images = data.ImageSet(torch.arange(30, dtype=torch.uint8), torch.tensor([0, 1]), ["a", "b"], table, 3)
-    file = beton.write(tmp_path / "a.beton", images)
+    file = writer.write(tmp_path / "a.beton", images)
     assert file.size is None
     assert file.heights.tolist() == [2, 4]
     assert file.widths.tolist() == [3, 1]
@@ -114,7 +115,7 @@ def test_a_truncated_file_is_refused(written, share):
     content = written.read_bytes()
     written.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(InputError, match=r"a\.beton is (truncated|empty|not an FFCV file).*to-ffcv"):
-        beton.open_beton(written)
+        reader.open_beton(written)
 
 
 def test_a_file_that_lacks_its_last_bytes_is_refused(written):
@@ -122,7 +123,7 @@ def test_a_file_that_lacks_its_last_bytes_is_refused(written):
     for missing in (1, 24, 100):
         written.write_bytes(content[:-missing])
         with pytest.raises(InputError, match="damaged"):
-            beton.open_beton(written)
+            reader.open_beton(written)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_file_that_lacks_its_last_bytes_is_refused(written):
 def test_a_foreign_file_is_refused(tmp_path, content):
     (tmp_path / "x.beton").write_bytes(content)
     with pytest.raises(InputError, match="not an FFCV file"):
-        beton.open_beton(tmp_path / "x.beton")
+        reader.open_beton(tmp_path / "x.beton")
 
 
 def test_any_damage_to_the_lists_is_refused_or_harmless(written):
@@ -146,10 +147,10 @@ def test_any_damage_to_the_lists_is_refused_or_harmless(written):
         changed[at] ^= 0xFF
         written.write_bytes(changed)
         try:
-            file = beton.open_beton(written)
+            file = reader.open_beton(written)
         except InputError:
             continue
-        assert (file.lengths == file.heights * file.widths * 3).all() or (file.modes != beton.RAW).any()
+        assert (file.lengths == file.heights * file.widths * 3).all() or (file.modes != RAW).any()
         assert (file.pointers + file.lengths <= len(content)).all()
 
 
@@ -161,22 +162,22 @@ def test_an_image_of_an_unknown_mode_that_does_not_fit_is_refused(written):
 
     content = bytearray(written.read_bytes())
     first = HeaderType.itemsize + 2 * FieldDescType.itemsize  # mode, width, height, pointer of image 0
-    assert content[first] == beton.RAW
+    assert content[first] == RAW
     content[first] = 7
     content[first + 1] = 1  # one pixel wide, by the bytes of eight
     written.write_bytes(content)
     with pytest.raises(InputError, match="image 0"):
-        beton.open_beton(written)
+        reader.open_beton(written)
 
 
 def test_a_file_without_labels_is_refused(tmp_path, written):
     content = bytearray(written.read_bytes())
     second = 32 if content[32:33] == b"\x02" else 24  # the list of fields begins after the header
-    assert content[second] == beton.RGB
+    assert content[second] == RGB
     content[second + 1041] = 0  # the label becomes a field of floats
     (tmp_path / "b.beton").write_bytes(content)
     with pytest.raises(InputError, match="image, label"):
-        beton.open_beton(tmp_path / "b.beton")
+        reader.open_beton(tmp_path / "b.beton")
 
 
 def test_labels_that_are_not_0_to_k_minus_1_are_refused(tmp_path, monkeypatch):
@@ -187,19 +188,19 @@ def test_labels_that_are_not_0_to_k_minus_1_are_refused(tmp_path, monkeypatch):
         wrong = data.ImageSet(images.images, images.labels, images.classes)
         object.__setattr__(wrong, "labels", labels)
         with pytest.raises(InputError, match=said):
-            beton.write(tmp_path / "a.beton", wrong)
+            writer.write(tmp_path / "a.beton", wrong)
         assert not (tmp_path / "a.beton").exists()
 
 
 def test_an_empty_class_is_refused(tmp_path):
     images = colour()
     with pytest.raises(InputError, match="class 1 of 3"):
-        beton.write(tmp_path / "a.beton", images.subset([0, 2, 3]))
+        writer.write(tmp_path / "a.beton", images.subset([0, 2, 3]))
 
 
 def test_a_missing_file_says_how_to_make_it(tmp_path):
     with pytest.raises(InputError, match="cfol-fast data to-ffcv"):
-        beton.open_beton(tmp_path / "no.beton")
+        reader.open_beton(tmp_path / "no.beton")
 
 
 def test_a_full_disk_leaves_nothing_under_the_final_name(tmp_path, mini):
@@ -209,7 +210,7 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(tmp_path, mini):
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, hard))
     try:
         with pytest.raises(InputError, match=r"disk.*4 MiB"):
-            beton.write(path, mini.train)
+            writer.write(path, mini.train)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "the old file"
@@ -219,47 +220,47 @@ def test_a_full_disk_leaves_nothing_under_the_final_name(tmp_path, mini):
 def test_a_killed_writer_leaves_nothing_of_the_datas_size(tmp_path):
     code = f"""
 import os, signal
-from cfol_fast.data import beton
-from tests.data.test_beton import colour
-beton.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-beton.write({str(tmp_path / "a.beton")!r}, colour())
+from cfol_fast.data.ffcv import writer
+from tests.data.ffcv.test_files import colour
+writer.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+writer.write({str(tmp_path / "a.beton")!r}, colour())
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=600, check=False)
     assert done.returncode == -signal.SIGKILL
     # A file system without unnamed files keeps it until the next writer comes.
-    beton.write(tmp_path / "a.beton", colour())
+    writer.write(tmp_path / "a.beton", colour())
     assert [path.name for path in tmp_path.iterdir()] == ["a.beton"]
 
 
 def test_a_device_is_no_place_for_a_file(tmp_path):
     with pytest.raises(InputError, match="/dev/null is not a file"):
-        beton.write("/dev/null", colour())
+        writer.write("/dev/null", colour())
 
 
 def test_another_failure_of_the_disk_keeps_its_own_words(tmp_path, monkeypatch):
     def broken(self, blob):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(beton_layout.Pages, "append", broken)
+    monkeypatch.setattr(writer.Pages, "append", broken)
     with pytest.raises(OSError, match="Input/output error"):
-        beton.write(tmp_path / "a.beton", colour())
+        writer.write(tmp_path / "a.beton", colour())
     assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_stores_something_else_is_noticed_by_the_check_at_the_end(tmp_path, monkeypatch):
-    append = beton_layout.Pages.append
+    append = writer.Pages.append
 
     def flipped(self, blob):  # in the images, not in the class names
         return append(self, blob[:-1] + bytes([blob[-1] ^ 1]) if len(blob) == 8 * 8 * 3 else blob)
 
-    monkeypatch.setattr(beton_layout.Pages, "append", flipped)
+    monkeypatch.setattr(writer.Pages, "append", flipped)
     with pytest.raises(OSError, match="image 0 differs"):
-        beton.write(tmp_path / "a.beton", colour())
+        writer.write(tmp_path / "a.beton", colour())
     assert not list(tmp_path.iterdir())
 
 
 def test_progress_is_shown_for_writing_and_checking(tmp_path, capsys):
-    beton.write(tmp_path / "a.beton", colour(), progress=True)
+    writer.write(tmp_path / "a.beton", colour(), progress=True)
     assert capsys.readouterr().err == "writing: 12 of 12\nchecking: 12 of 12\n"
 
 
@@ -272,18 +273,18 @@ def test_progress_is_shown_for_writing_and_checking(tmp_path, capsys):
 )
 def test_options_that_make_no_sense_are_refused(tmp_path, options, said):
     with pytest.raises(InputError, match=said):
-        beton.write(tmp_path / "a.beton", colour(), **options)
+        writer.write(tmp_path / "a.beton", colour(), **options)
 
 
 def test_jpg_is_for_three_channels(tmp_path, mini):
     with pytest.raises(InputError, match="raw"):
-        beton.write(tmp_path / "a.beton", mini.train, mode="jpg")
+        writer.write(tmp_path / "a.beton", mini.train, mode="jpg")
 
 
 def test_jpg_is_smaller_and_close(tmp_path):
     images = data.ImageSet(smooth(6, 64, 48), torch.arange(6) % 2, ["a", "b"])
-    file = beton.write(tmp_path / "a.beton", images, mode="jpg", quality=95)
-    assert (file.modes == beton.JPG).all()
+    file = writer.write(tmp_path / "a.beton", images, mode="jpg", quality=95)
+    assert (file.modes == JPG).all()
     assert file.lengths.max() < 64 * 48 * 3 / 4
     source = data.FFCVSource(tmp_path / "a.beton", workers=1)
     _, x, _ = next(iter(source.batches(6)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cfol_fast import data
-from tests.data.test_ffcv_source import EVERYTHING, drawn, equal
+from tests.data.ffcv.test_source import EVERYTHING, drawn, equal
 
 pytestmark = pytest.mark.ffcv
 

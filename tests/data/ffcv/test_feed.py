@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cfol_fast import data
-from cfol_fast.data import beton
-from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.ffcv import reader, writer
+from cfol_fast.data.ffcv.install import using_ffcv
 
 pytestmark = pytest.mark.ffcv
 
@@ -21,7 +21,7 @@ def test_ffcv_s_own_parts_stay_in_place_while_a_loader_is_made(mini_beton, monke
         from ffcv.loader import loader as ffcv_loader
         from ffcv.memory_managers import OSCacheManager
 
-        from cfol_fast.data import ffcv_feed
+        from cfol_fast.data.ffcv import feed as ffcv_feed
 
     seen = []
 
@@ -31,14 +31,14 @@ def test_ffcv_s_own_parts_stay_in_place_while_a_loader_is_made(mini_beton, monke
             super().__init__(*args)
 
     monkeypatch.setattr(ffcv_loader, "Reader", Reader)
-    made = ffcv_feed.make_loader(beton.open_beton(mini_beton), workers=1)
+    made = ffcv_feed.make_loader(reader.open_beton(mini_beton), workers=1)
     assert seen == [OSCacheManager]
     assert type(made.memory_manager) is ffcv_feed.ReadOnlyFile
 
 
 def test_a_last_batch_that_comes_when_the_wait_is_just_over_is_not_lost():
     with using_ffcv():
-        from cfol_fast.data import ffcv_feed
+        from cfol_fast.data.ffcv import feed as ffcv_feed
 
     class JustTooLate:
         waits = 0
@@ -62,13 +62,13 @@ def test_files_of_one_kind_share_what_was_compiled_and_others_do_not(mini_beton,
     The sizes of arrays, and whether there are several threads, are compiled in.
     """
     with using_ffcv():
-        from cfol_fast.data import ffcv_feed
+        from cfol_fast.data.ffcv import feed as ffcv_feed
 
     def file(side):
         images = data.ImageSet(torch.zeros(2, side, side, 1, dtype=torch.uint8), torch.arange(2), ["a", "b"])
-        return beton.write(tmp_path / f"{side}.beton", images)
+        return writer.write(tmp_path / f"{side}.beton", images)
 
-    mini = beton.open_beton(mini_beton)
+    mini = reader.open_beton(mini_beton)
     decode = ffcv_feed.make_loader(mini, workers=1).decode
     assert ffcv_feed.make_loader(file(28), workers=1).decode is decode
     assert ffcv_feed.make_loader(file(20), workers=1).decode is not decode

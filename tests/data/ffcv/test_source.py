@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 from cfol_fast import data, ops, sampling
-from cfol_fast.data import beton
-from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.ffcv import writer
+from cfol_fast.data.ffcv.install import using_ffcv
 from cfol_fast.errors import InputError
 from cfol_fast.training.batches import Batches
 from tests.data import published_files as files
-from tests.data.test_beton import smooth
+from tests.data.ffcv.test_files import smooth
 
 pytestmark = pytest.mark.ffcv
 EVERYTHING = ops.Augment(pad=4, flip=True, brightness=0.25, contrast=0.25, degrees=2)
@@ -35,7 +35,7 @@ def threads() -> list[str]:
 
 def feeding():
     with using_ffcv():
-        from cfol_fast.data import ffcv_feed
+        from cfol_fast.data.ffcv import feed as ffcv_feed
     return ffcv_feed
 
 
@@ -115,7 +115,7 @@ def test_a_subset_beyond_the_file_is_refused(mini_beton):
 def test_images_of_different_sizes_give_the_resident_source_s_batches(tmp_path):
     files.imagenette(tmp_path)
     found = data.load("imagenette", tmp_path, progress=False)
-    beton.write(tmp_path / "a.beton", found.train, description={"size": [160, 160]})
+    writer.write(tmp_path / "a.beton", found.train, description={"size": [160, 160]})
     source = data.FFCVSource(tmp_path / "a.beton", lag=0, augment=found.augment, workers=2)
     other = data.ResidentSource(found.train, size=(160, 160), augment=found.augment)
     assert equal(source.feed(drawn(1, 5, 9), 4), other.feed(drawn(1, 5, 9), 4))
@@ -124,14 +124,14 @@ def test_images_of_different_sizes_give_the_resident_source_s_batches(tmp_path):
 
 def test_images_of_different_sizes_need_the_size_of_the_batches(tmp_path):
     files.imagenette(tmp_path)
-    beton.write(tmp_path / "a.beton", data.load("imagenette", tmp_path, progress=False).train)
+    writer.write(tmp_path / "a.beton", data.load("imagenette", tmp_path, progress=False).train)
     with pytest.raises(InputError, match="needs size="):
         data.FFCVSource(tmp_path / "a.beton")
 
 
 def test_jpegs_do_not_depend_on_the_workers(tmp_path):
     images = data.ImageSet(smooth(20, 32, 40), torch.arange(20) % 2, ["a", "b"])
-    beton.write(tmp_path / "a.beton", images, mode="jpg")
+    writer.write(tmp_path / "a.beton", images, mode="jpg")
     one, two = (data.FFCVSource(tmp_path / "a.beton", lag=1, augment=EVERYTHING, workers=w) for w in (1, 2))
     assert equal(one.feed(drawn(2, 16, 20), 5), two.feed(drawn(2, 16, 20), 5))
 
@@ -149,8 +149,8 @@ def test_a_run_is_continued_from_its_state(mini_beton, mini):
 
 def test_small_batches_are_copied_by_one_thread_and_large_ones_by_more(tmp_path):
     images = data.ImageSet(smooth(4, 64, 64), torch.arange(4) % 2, ["a", "b"])
-    raw = beton.write(tmp_path / "raw.beton", images)
-    jpg = beton.write(tmp_path / "jpg.beton", images, mode="jpg")
+    raw = writer.write(tmp_path / "raw.beton", images)
+    jpg = writer.write(tmp_path / "jpg.beton", images, mode="jpg")
     fitting = feeding().COPIED_BY_ONE_THREAD // (64 * 64 * 3)
     threads_for = feeding().threads_for
     assert [threads_for(raw, width, 8) for width in (1, fitting, 4 * fitting + 4, 90 * fitting)] == [
@@ -305,14 +305,14 @@ def test_trap_an_error_in_the_loader_s_thread_reaches_the_trainer(shared, monkey
     def broken(*args):
         raise OSError("the disk went away")
 
-    monkeypatch.setattr("cfol_fast.data.ffcv_feed.Feed._decode", broken)
+    monkeypatch.setattr("cfol_fast.data.ffcv.feed.Feed._decode", broken)
     with pytest.raises(OSError, match="the disk went away"):
         next(iter(shared.feed(lambda: torch.arange(4), 5)))
     assert not threads()
 
 
 def test_trap_a_thread_that_is_gone_is_noticed(shared, monkeypatch):
-    monkeypatch.setattr("cfol_fast.data.ffcv_feed.Feed.run", lambda self: None)
+    monkeypatch.setattr("cfol_fast.data.ffcv.feed.Feed.run", lambda self: None)
     with pytest.raises(RuntimeError, match="thread is gone"):
         next(iter(shared.feed(lambda: torch.arange(4), 5)))
 
@@ -364,7 +364,7 @@ def test_trap_the_user_s_random_numbers_are_not_touched(mini_beton):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_trap_a_damaged_jpeg_inside_is_named_and_not_decoded_to_noise(tmp_path, workers):
     images = data.ImageSet(smooth(6, 64, 48), torch.arange(6) % 2, ["a", "b"])
-    file = beton.write(tmp_path / "a.beton", images, mode="jpg")
+    file = writer.write(tmp_path / "a.beton", images, mode="jpg")
     content = bytearray((tmp_path / "a.beton").read_bytes())
     at = int(file.pointers[4])
     content[at : at + 200] = bytes(200)
@@ -411,7 +411,7 @@ def test_a_batch_larger_than_the_first_is_refused(shared):
 
 def test_a_jpeg_is_decoded_as_pillow_does(tmp_path):
     images = data.ImageSet(torch.from_numpy(files.pixels(1, 4, 24, 24, 3)), torch.arange(4) % 2, ["a", "b"])
-    file = beton.write(tmp_path / "a.beton", images, mode="jpg")
+    file = writer.write(tmp_path / "a.beton", images, mode="jpg")
     content = (tmp_path / "a.beton").read_bytes()
     for i, (_, x, _) in enumerate(data.FFCVSource(tmp_path / "a.beton", workers=1).batches(1)):
         at = int(file.pointers[i])

@@ -18,8 +18,10 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.commands import main as cli
-from cfol_fast.data import conversion, decoding, registry
-from cfol_fast.data.beton import JPG, RAW, open_beton
+from cfol_fast.data import decoding, registry
+from cfol_fast.data.ffcv.convert import Converter, FromFiles
+from cfol_fast.data.ffcv.format import JPG, RAW
+from cfol_fast.data.ffcv.reader import open_beton
 from cfol_fast.data.folders import list_classes
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.errors import InputError
@@ -255,7 +257,7 @@ def test_the_sizes_are_compared_up_to_the_first_that_differs(
     open_image = decoding.open_image
     monkeypatch.setattr(decoding, "open_image", lambda path: opened.append(path) or open_image(path))
     spec = registry.spec("folder")
-    assert conversion.Conversion(spec, photos, ReadOptions(), "jpg", 90).size == decoding.MIXED_SIZE
+    assert FromFiles(spec, photos, ReadOptions(), "jpg", 90).size == decoding.MIXED_SIZE
     # One that differs, and what was waiting already; the test part has two.
     assert len(opened) <= 12
 
@@ -275,7 +277,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(
 def test_an_image_with_a_side_that_ffcv_cannot_store_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "a.png", np.zeros((1, 70_000, 3), np.uint8), "PNG")
     with pytest.raises(ValueError, match="FFCV stores at most 65,535"):
-        conversion.Storing(tmp_path, None, "raw", 90, lambda: 65535)("a.png")
+        Converter(tmp_path, None, "raw", 90, lambda: 65535)("a.png")
 
 
 def test_a_size_belongs_to_a_folder_of_ones_own() -> None:
@@ -288,8 +290,8 @@ def test_a_killed_conversion_leaves_nothing_behind(photos: Path, tmp_path: Path)
     code = f"""
 import os, signal
 from cfol_fast.commands import main
-from cfol_fast.data import conversion
-conversion.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from cfol_fast.data.ffcv import writer
+writer.check_written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 main.main(["data", "to-ffcv", "--dataset", "folder", "--data", {str(photos)!r}, "--split", "all",
            "--out", {str(tmp_path / "out")!r}])
 """
@@ -302,8 +304,8 @@ main.main(["data", "to-ffcv", "--dataset", "folder", "--data", {str(photos)!r}, 
 
 
 def test_the_pixels_of_a_copied_file_are_those_that_ffcv_decodes(photos: Path) -> None:
-    image = conversion.Storing(photos, None, "jpg", 90, lambda: 65535)("train/ant/0.jpg", measured=True)
+    image = Converter(photos, None, "jpg", 90, lambda: 65535)("train/ant/0.jpg", measured=True)
     assert image.sums is not None
     assert image.sums.count == 1600
-    with Image.open(io.BytesIO(image.data)) as picture:
+    with Image.open(io.BytesIO(image.stored.data)) as picture:
         assert abs(image.sums.sums / 1600 - np.array(picture).reshape(-1, 3).mean(0)).max() < 2

@@ -1,4 +1,4 @@
-"""FFCV's loader, fed one batch of indices at a time; import it inside `ffcv_install.using_ffcv()`.
+"""FFCV's loader, fed one batch of indices at a time; import it inside `install.using_ffcv()`.
 
 FFCV fixes the order of a whole epoch when it begins. Here its loader thread takes the next batch's indices
 from a ring that the trainer fills, so the indices of a step can depend on the step before. Each of FFCV's
@@ -28,7 +28,8 @@ from ffcv.pipeline.state import State
 from torch import Tensor
 
 from cfol_fast._host import IndexRing
-from cfol_fast.data.beton import JPG, RGB, Beton
+from cfol_fast.data.ffcv.format import JPG, RGB
+from cfol_fast.data.ffcv.reader import Beton
 
 # Two loaders may be at work at the same time (training and evaluation). numba's simplest threading layer
 # aborts the process when two threads enter parallel code together, so they take turns.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cfol_fast import data
-from cfol_fast.data import beton
+from cfol_fast.data.ffcv import writer
 from cfol_fast.errors import InputError
 
 pytestmark = pytest.mark.ffcv
@@ -27,7 +27,7 @@ def write(whole: data.ImageData, tmp_path: Path) -> Any:
     def write(name: str, part: str = "test", count: int = 60, **description: Any) -> None:
         images = getattr(whole, part)
         rows = data.stratified(images.labels, count)
-        beton.write(tmp_path / name, images.subset(rows), description={**DESCRIPTION, **description})
+        writer.write(tmp_path / name, images.subset(rows), description={**DESCRIPTION, **description})
 
     return write
 
@@ -72,7 +72,7 @@ def test_the_imbalance_thins_the_files_rows(write: Any, tmp_path: Path) -> None:
 def test_a_jpg_is_decoded_for_the_statistics(tmp_path: Path) -> None:
     images = torch.full((4, 16, 16, 3), 128, dtype=torch.uint8)
     for name in ("train.beton", "test.beton"):
-        beton.write(
+        writer.write(
             tmp_path / name, data.ImageSet(images, torch.tensor([0, 1, 0, 1]), ["a", "b"]), mode="jpg"
         )
     assert data.load("beton", tmp_path).mean == pytest.approx([128 / 255] * 3, abs=0.01)

@@ -2,17 +2,16 @@
 
 Labels and sizes are in memory, pixels stay in the files.
 
-`BetonSet` has the surface of `ImageSet` that dividing a data set needs, and `source_of` gives each of the two
-the source it belongs to.
+`BetonSet` has the surface of `ImageSet` that dividing a data set needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from cfol_fast import ops
-from cfol_fast.data.beton import JPG, Beton, open_beton
-from cfol_fast.data.ffcv_source import FFCVSource, written_size
-from cfol_fast.data.images import ImageSet
+from cfol_fast.data.ffcv.format import JPG
+from cfol_fast.data.ffcv.reader import Beton, open_beton, written_size
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
-from cfol_fast.data.resident import ResidentSource
 from cfol_fast.errors import InputError, one_line
 
 NAME = "beton"
@@ -61,6 +58,11 @@ class BetonSet:
         """int64 (k,): images of each class."""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
+    def stored_sizes(self) -> np.ndarray:
+        """int64 (n,): the bytes of each image in the file."""
+        lengths = self.file.lengths
+        return lengths if self.rows is None else lengths[self.rows.numpy()]
+
     def stored(self, indices: Iterable[int]) -> Iterator[bytes]:
         """The images' bytes in the file, as they are."""
         with open(self.file.path, "rb") as stream:
@@ -78,17 +80,6 @@ class BetonSet:
                 return torch.from_numpy(np.array(image.convert("RGB")))
         pixels = np.frombuffer(stored, np.uint8).reshape(file.heights[row], file.widths[row], file.channels)
         return torch.from_numpy(pixels.copy())
-
-
-def source_of(
-    images: ImageSet | BetonSet, lag: int = 1, augment: ops.Augment | None = None, **options: Any
-) -> ResidentSource | FFCVSource:
-    """Images in memory go to the device, images in a file stay there. lag: see `FFCVSource`; options: what
-    both sources take.
-    """
-    if isinstance(images, BetonSet):
-        return FFCVSource(images.file, lag, augment=augment, subset=images.rows, **options)
-    return ResidentSource(images, augment=augment, **options)
 
 
 def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
@@ -130,6 +121,15 @@ def is_own(file: Beton) -> bool:
     """
     known = file.description
     return known.get("dataset") == "folder" or not known.keys() & {"dataset", "augment"}
+
+
+def holds_own(folder: Path) -> bool | None:
+    """`is_own` of the files in a folder; None where they cannot be read, which is refused where they are
+    loaded.
+    """
+    with suppress(InputError):
+        return is_own(open_beton(folder / TRAIN))
+    return None
 
 
 def _per_channel(file: Beton, name: str) -> tuple[float, ...] | None:

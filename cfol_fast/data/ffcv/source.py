@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops, processes
-from cfol_fast.data.beton import Beton, open_beton
-from cfol_fast.data.ffcv_install import using_ffcv
+from cfol_fast.data.ffcv.install import using_ffcv
+from cfol_fast.data.ffcv.reader import Beton, open_beton, written_size
 from cfol_fast.data.room import check_memory
 from cfol_fast.data.source import Batch, Draw
 from cfol_fast.errors import InputError
@@ -162,7 +162,7 @@ class FFCVSource:
     def _start(self, width: int, lag: int, gpu: torch.device | None) -> Any:
         self.check_room(width)
         with using_ffcv():
-            from cfol_fast.data import ffcv_feed
+            from cfol_fast.data.ffcv import feed as ffcv_feed
 
             if self._loader is None:
                 self._loader = ffcv_feed.make_loader(self.file, self._workers)
@@ -224,15 +224,3 @@ class FFCVSource:
         """
         for feed in list(self._feeds):
             feed.close()
-
-
-def written_size(description: dict[str, Any]) -> tuple[int, int] | None:
-    """The size of the batches that this project's writer noted."""
-    size = description.get("size")
-    if (
-        not isinstance(size, list)
-        or len(size) != 2
-        or not all(type(n) is int and 0 < n < 65536 for n in size)
-    ):
-        return None
-    return size[0], size[1]
