@@ -82,12 +82,12 @@ def serve(rank: int, folder: str, problem: Problem, pipe: Connection) -> None:
     step = OurStep(problem)
     # As the training loop does before its first step: otherwise both would race at the same time, for the
     # same cores.
-    step.trainer.agree_on_choices()
+    step.trainer.step.begin()
 
     def whole_step() -> None:
         step()
         # What the training loop does after a step.
-        step.trainer.agree()
+        step.trainer.agreement.reach()
 
     work = {"step": whole_step, "bandit": lambda: bandit(step), "gradients": lambda: gradients(step)}
     while (asked := pipe.recv()) is not None:

@@ -81,7 +81,7 @@ def _take_steps(config: TrainConfig) -> tuple[dict[str, torch.Tensor], float]:
                 clock.lap()
     _settle(device)
     seconds = clock.lap() / max(1, steps - WARM_UP - 1)
-    state = trainer.state.state_dict()
+    state = trainer.state.whole().to_state()
     found = dict(_tensors({name: state[name] for name in ("model", "sampler", "attack", "source", "step")}))
     return {name: tensor.cpu() for name, tensor in found.items()}, seconds
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import nn
 
-from cfol_fast.attacks.attack import Attack, NoAttack
+from cfol_fast.attacks.attack import Attack, NoAttack, Slots
 from cfol_fast.attacks.frozen import how
 from cfol_fast.attacks.pgd import FGSM, NFGSM, PGD, TRADES
 from cfol_fast.errors import InputError
 
 KINDS: dict[str, type[Attack]] = {kind.kind: kind for kind in (PGD, TRADES, FGSM, NFGSM, NoAttack)}
 
-__all__ = ["FGSM", "KINDS", "NFGSM", "PGD", "TRADES", "Attack", "NoAttack", "create", "how"]
+__all__ = ["FGSM", "KINDS", "NFGSM", "PGD", "TRADES", "Attack", "NoAttack", "Slots", "create", "how"]
 
 
 def create(kind: str, model: nn.Module, **params: Any) -> Attack:

@@ -19,6 +19,8 @@ from cfol_fast.machine import changing_shapes
 
 # One number, or (B,) with one for each example.
 Radius = float | Tensor
+# Of a part of a batch: the slot of its first image in the whole batch, and how many slots that has.
+Slots = tuple[int, int]
 
 
 class Attack(ABC):
@@ -32,18 +34,19 @@ class Attack(ABC):
     trusts_images: images and labels are not checked; the trainer vouches for those of its own sources.
     any_layout: x_adv may be in channels_last, in which the attack works, where the model takes that. Else it
     has the layout of x.
-    slots: (first, size) while x is a part of a global batch: the slot of x[0] in it, and how many it has. The
-    noise belongs to the slot.
+    A call with `slots` attacks a part of a batch: the noise belongs to the slot. The parts of one batch start
+    from the same random state (`state_dict`).
     """
 
     kind: str
     steps_unless_told = 7
     single_step = False
-    any_layout = False
-    slots: tuple[int, int] | None = None
 
-    def __init__(self, model: nn.Module, seed: int = 0, trusts_images: bool = False) -> None:
-        self.model, self.seed, self.trusts_images = model, seed, trusts_images
+    def __init__(
+        self, model: nn.Module, seed: int = 0, trusts_images: bool = False, any_layout: bool = False
+    ) -> None:
+        self.model, self.seed = model, seed
+        self.trusts_images, self.any_layout = trusts_images, any_layout
         first = next(model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         self.rng, self.fault = ops.new_rng(seed, device), ops.new_fault(device)
@@ -52,7 +55,7 @@ class Attack(ABC):
         self._unchecked: Tensor | None = None
 
     @abstractmethod
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor, y: Tensor, *, slots: Slots | None = None) -> Tensor: ...
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class NoAttack(Attack):
     # has.
     _returned: Any = None
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, *, slots: Slots | None = None) -> Tensor:
         if self.check(x, y) and len(x):
             if self._returned is None:
                 with torch.no_grad(), changing_shapes(), frozen(self.model, x.device, fast=False) as net:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
-from cfol_fast.attacks.attack import Attack, Radius, check_radius, describe_radius
+from cfol_fast.attacks.attack import Attack, Radius, Slots, check_radius, describe_radius
 from cfol_fast.attacks.frozen import Network, frozen, minds_layout
 from cfol_fast.attacks.losses import LOSSES
 from cfol_fast.attacks.outputs import described, logits_in, precision_told
@@ -54,8 +54,9 @@ class PGD(Attack):
         dtype: torch.dtype | None = None,
         start_radius: Radius | None = None,
         trusts_images: bool = False,
+        any_layout: bool = False,
     ) -> None:
-        super().__init__(model, seed, trusts_images)
+        super().__init__(model, seed, trusts_images, any_layout)
         if norm not in NORMS:
             raise InputError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         check_radius(eps, "eps", norm)
@@ -78,7 +79,15 @@ class PGD(Attack):
         self.norm, self.loss, self.restarts = norm, loss, restarts
         self.fast, self.dtype = fast, dtype
 
-    def __call__(self, x: Tensor, y: Tensor, eps: Radius | None = None, step: Radius | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        eps: Radius | None = None,
+        step: Radius | None = None,
+        *,
+        slots: Slots | None = None,
+    ) -> Tensor:
         """x: (B, C, H, W) in [0, 1], y: (B,) int64 -> x_adv, in the ball around x and in [0, 1]."""
         values_were_read = self.check(x, y)
         eps, step = self.radii(eps, step)
@@ -94,11 +103,11 @@ class PGD(Attack):
             guarded, net = net, in_dtype(net, x.dtype)
             clean = self.prepare(x)
             target = self.target(net, clean, y)
-            best = self._climb(net, clean, target, eps, step)
+            best = self._climb(net, clean, target, eps, step, slots)
             if self.restarts > 1:
                 best_rank = self._rank(net, best, target, y)
                 for _ in range(1, self.restarts):
-                    adv = self._climb(net, clean, target, eps, step)
+                    adv = self._climb(net, clean, target, eps, step, slots)
                     rank = self._rank(net, adv, target, y)
                     better = (rank[0] > best_rank[0]) | ((rank[0] == best_rank[0]) & (rank[1] > best_rank[1]))
                     best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), adv, best)
@@ -148,13 +157,13 @@ class PGD(Attack):
         self.see(logits)
         return logits.float().softmax(1)
 
-    def start(self, x: Tensor, eps: Radius) -> Tensor:
+    def start(self, x: Tensor, eps: Radius, slots: Slots | None = None) -> Tensor:
         """The first iterate: a new tensor."""
         if not self.random_start:
             return x.clone()
         self._to(x.device)
         radius = eps if self.start_radius is None else self.start_radius
-        return ops.pgd_start(x, radius, self.rng, self.norm, self.fault, self.slots)
+        return ops.pgd_start(x, radius, self.rng, self.norm, self.fault, slots)
 
     def ascend_(self, adv: Tensor, x: Tensor, grad: Tensor, eps: Radius, step: Radius) -> Tensor:
         return ops.pgd_step_(adv, x, grad, step, eps, self.norm, self.fault)
@@ -196,8 +205,10 @@ class PGD(Attack):
             labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
             self.gradient(net, clean, self.target(net, clean, labels))
 
-    def _climb(self, net: Network, x: Tensor, target: Tensor, eps: Radius, step: Radius) -> Tensor:
-        adv = self.start(x, eps)
+    def _climb(
+        self, net: Network, x: Tensor, target: Tensor, eps: Radius, step: Radius, slots: Slots | None
+    ) -> Tensor:
+        adv = self.start(x, eps, slots)
         for _ in range(self.steps):
             self.inner_step_(net, adv, x, target, eps, step)
         return adv
@@ -308,8 +319,8 @@ class NFGSM(PGD):
     def step_unless_told(eps: Radius, random_start: bool) -> Radius:
         return eps
 
-    def start(self, x: Tensor, eps: Radius) -> Tensor:
-        return super().start(x, eps * self.noise)
+    def start(self, x: Tensor, eps: Radius, slots: Slots | None = None) -> Tensor:
+        return super().start(x, eps * self.noise, slots)
 
     def ascend_(self, adv: Tensor, x: Tensor, grad: Tensor, eps: Radius, step: Radius) -> Tensor:
         return super().ascend_(adv, x, grad, eps * self.noise + step, step)

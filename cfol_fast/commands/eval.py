@@ -349,7 +349,7 @@ def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.checkpoints import FOLDER
-    from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_own
+    from cfol_fast.runs.loading import checkpoint_path, is_ours, load, read_label
 
     if args.pretrained:
         return _published(args)
@@ -361,13 +361,13 @@ def _subject(args: argparse.Namespace) -> Subject:
     # Beside the weights of others a file of that name is theirs.
     known = ours and path.parent.name == FOLDER and (folder / run_folder.CONFIG).exists()
     config = run_folder.read_config(folder) if known else None
-    own = read_own(path) if ours else None
-    ours = ours and args.model in (None, _model_of(own))
+    label = read_label(path) if ours else None
+    ours = ours and args.model in (None, label and label.model)
     if ours and args.ema:
         raise InputError(f"{path} is ours: its averaged weights are --checkpoint ema-best-average, not --ema")
     name = args.dataset
     if name is None and ours:
-        name = config.data.name if config else (own or {}).get("dataset")
+        name = config.data.name if config else label and label.dataset
     if name is None and args.data is not None:
         name = data.recognised(args.data)
     if name is None:
@@ -390,8 +390,8 @@ def _subject(args: argparse.Namespace) -> Subject:
         shape = (len(bundle.classes), bundle.size[0], bundle.channels)
         mean, std = given.get("mean"), given.get("std")
         model = load_weights(path, args.model, *shape, mean, std, ema=args.ema)
-        if own is not None and isinstance(own.get("classes"), list):
-            model.classes = own["classes"]
+        if label is not None and label.classes is not None:
+            model.classes = label.classes  # type: ignore[assignment]
     notes = [] if hasattr(model, "classes") else [order_as_text(bundle.classes)]
     if known and args.data is None and args.dataset is None:
         notes.append(_changed_test(folder, bundle))
@@ -417,12 +417,6 @@ def _changed_test(folder: Path, bundle: ImageData) -> str | None:
             "the test images are not those that the run was tested on"
             f" ({content.in_words(different, before, now)})"
         )
-
-
-def _model_of(own: dict[str, Any] | None) -> str | None:
-    """The name of the model in a checkpoint of ours."""
-    spec = (own or {}).get("spec")
-    return spec.get("name") if isinstance(spec, dict) else None
 
 
 def _published(args: argparse.Namespace) -> Subject:

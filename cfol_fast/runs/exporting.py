@@ -14,15 +14,12 @@ import torch
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.models import ModelSpec
 from cfol_fast.models.standalone import python_code
 from cfol_fast.runs import checkpoints, safetensors_files
 from cfol_fast.runs.loading import load, read_checkpoint
 
 SUFFIXES = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 FORMATS = ("torch", "safetensors", "onnx")
-# What an exported file says, besides its weights.
-DESCRIPTION = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
 
 LOADING = {
     "torch": (
@@ -109,13 +106,12 @@ def export(
     file = Path(file).expanduser()
     if to not in FORMATS:
         raise InputError(f"an export is one of {', '.join(FORMATS)}, got {to!r}")
-    state = read_checkpoint(run_or_checkpoint, model=model)
-    weights = {key: value.contiguous() for key, value in state["model"].items()}
-    spec = ModelSpec.from_dict(state["spec"], model)
+    found = read_checkpoint(run_or_checkpoint, model=model)
+    weights = {key: value.contiguous() for key, value in found.model.items()}
     # A run that started from weights of others took over their normalisation.
     mean, std = (tuple(weights[f"normalize.{name}"].flatten().tolist()) for name in ("mean", "std"))
-    spec = dataclasses.replace(spec, mean=mean, std=std)
-    description = {key: state[key] for key in DESCRIPTION if key in state} | {"spec": spec.to_dict()}
+    spec = dataclasses.replace(found.spec, mean=mean, std=std)
+    description = dataclasses.replace(found, spec=spec).description()
     shape = f"(batch, {spec.in_channels}, {spec.image_size}, {spec.image_size})"
     special = atomic.is_special(file)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError
-from cfol_fast.models import ModelSpec, name_today
+from cfol_fast.models import name_today
 from cfol_fast.runs import checkpoints, run_folder, safetensors_files
+from cfol_fast.runs.checkpoint_contents import Checkpoint
 
 
 def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> Path:
@@ -42,8 +44,8 @@ def checkpoint_path(run_or_checkpoint: str | Path, name: str | None = None) -> P
 
 def read_checkpoint(
     run_or_checkpoint: str | Path, device: torch.device | str = "cpu", model: str | None = None
-) -> dict[str, Any]:
-    """The checkpoint with its `model` (weights), `spec`, `classes`, `dataset`, `method`, `seed` and `epoch`.
+) -> Checkpoint:
+    """A checkpoint whose weights fit its model.
 
     model: its model's name, needed where that is code (`package.module:factory`), which no file can make us
     import.
@@ -57,24 +59,7 @@ def read_checkpoint(
             raise
         state = checkpoints.read(before, device)
         warnings.warn(f"{error}; using {before} instead", stacklevel=2)
-    if "spec" not in state or "model" not in state:
-        raise InputError(f"{path} is not a checkpoint of cfol_fast (it has no model description)")
-    state = named_as_today(state)
-    try:
-        spec = ModelSpec.from_dict(state["spec"], model)
-        spec.check_weights(state["model"])
-    except InputError as error:
-        raise InputError(f"{path} is not a checkpoint of cfol_fast: {error}") from None
-    classes = state.get("classes")
-    if (
-        not isinstance(classes, list)
-        or [str(name) for name in classes] != classes
-        or len(classes) != spec.num_classes
-    ):
-        raise InputError(
-            f"{path} is not a checkpoint of cfol_fast: it must name its {spec.num_classes} classes"
-        )
-    return state
+    return Checkpoint.of(named_as_today(state), path, model)
 
 
 def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
@@ -92,11 +77,20 @@ def is_ours(path: Path) -> bool:
     """
     if path.parent.name == checkpoints.FOLDER and run_folder.is_run(path.parent.parent):
         return True
-    return read_own(path) is not None
+    return read_label(path) is not None
 
 
-def read_own(path: Path) -> dict[str, Any] | None:
-    """What a checkpoint of ours holds, without its numbers; None for every other file."""
+@dataclass(frozen=True)
+class Label:
+    """What a checkpoint of ours says of itself, read without its numbers and not checked yet."""
+
+    model: str | None
+    dataset: str | None
+    classes: list[str] | None
+
+
+def read_label(path: Path) -> Label | None:
+    """None for every file that is not a checkpoint of ours."""
     try:
         if safetensors_files.is_safetensors(path):
             tensors, description = safetensors_files.read(path)
@@ -107,7 +101,16 @@ def read_own(path: Path) -> dict[str, Any] | None:
     except Exception:
         # Not ours, and perhaps no checkpoint at all: whoever reads it next says so.
         return None
-    return named_as_today(state) if isinstance(state, dict) and "spec" in state and "model" in state else None
+    if not (isinstance(state, dict) and "spec" in state and "model" in state):
+        return None
+    state = named_as_today(state)
+    spec, dataset, classes = state["spec"], state.get("dataset"), state.get("classes")
+    name = spec.get("name") if isinstance(spec, dict) else None
+    return Label(
+        name if isinstance(name, str) else None,
+        dataset if isinstance(dataset, str) else None,
+        classes if isinstance(classes, list) else None,
+    )
 
 
 def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
 
     What it says may be anything: `ModelSpec.from_dict` looks at it.
     """
-    spec, weights = state["spec"], state["model"]
+    spec, weights = state.get("spec"), state.get("model")
     if not (isinstance(spec, dict) and isinstance(spec.get("name"), str) and isinstance(weights, Mapping)):
         return state
     name = name_today(spec["name"], [key for key in weights if isinstance(key, str)])
@@ -131,9 +134,8 @@ def load(
 
     model: its name, needed where it is code of yours (`package.module:factory`).
     """
-    state = read_checkpoint(run_or_checkpoint, device, model)
-    spec = ModelSpec.from_dict(state["spec"], model)
-    network = spec.create().to(device)
-    network.load_state_dict(state["model"])
-    network.classes, network.spec = list(state["classes"]), spec  # type: ignore[assignment]
+    found = read_checkpoint(run_or_checkpoint, device, model)
+    network = found.spec.create().to(device)
+    network.load_state_dict(found.model)
+    network.classes, network.spec = list(found.classes), found.spec  # type: ignore[assignment]
     return network.eval()

@@ -59,6 +59,10 @@ class Start(Enum):
     NEW, CONTINUE, OVERWRITE = "new", "continue", "overwrite"
 
 
+# Settings of `data` in the runs of version 0.2, and what they were unless somebody asked for FFCV's own way.
+GONE = {"source": "resident", "beton": None}
+
+
 def read_config(run: Path) -> TrainConfig:
     """The configuration a run folder was started with."""
     path = run / CONFIG
@@ -70,6 +74,15 @@ def read_config(run: Path) -> TrainConfig:
     # A run of before there were shards took its batches whole, also where it is continued by several
     # processes.
     tree.setdefault("shards", 1)
+    data = tree.get("data")
+    for key, usual in GONE.items():
+        if isinstance(data, dict) and key in data:
+            if data[key] != usual:
+                raise InputError(
+                    f"{path} has data.{key}={data[key]!r}, a setting of version 0.2 that is gone: start a new"
+                    " run, with --init its weights"
+                )
+            del data[key]
     try:
         config = from_dict(tree)
     except InputError as error:

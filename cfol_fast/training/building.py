@@ -31,14 +31,17 @@ def compiled(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tenso
     return torch.compile(model, mode="reduce-overhead" if device.type == "cuda" else "default")
 
 
-def training_attack(model: nn.Module, config: TrainConfig, trusts_images: bool = False) -> attacks.Attack:
-    """The attack of the training step, with its own random state."""
+def training_attack(model: nn.Module, config: TrainConfig, in_step: bool = False) -> attacks.Attack:
+    """The attack of the training step, with its own random state.
+
+    in_step: its images are those of our own sources, and what it returns is for the model alone.
+    """
     chosen = config.attack
     if chosen.kind == "none":
-        return attacks.create("none", model, trusts_images=trusts_images)
+        return attacks.create("none", model, trusts_images=in_step, any_layout=in_step)
     params: dict[str, Any] = {"eps": chosen.eps, "norm": chosen.norm, "seed": config.seed}
     params |= {"step": chosen.step, "random_start": chosen.random_start}
-    params |= {"trusts_images": trusts_images}
+    params |= {"trusts_images": in_step, "any_layout": in_step}
     params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
     if not attacks.KINDS[str(chosen.kind)].single_step:
         params["steps"] = chosen.steps

@@ -17,6 +17,7 @@ from cfol_fast.data.source import PartOfSource
 from cfol_fast.machine import versions
 from cfol_fast.runs import checkpoints, predictions, run_folder
 from cfol_fast.runs.defaults import holdout_label
+from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training.evaluations import Evaluations, figures, in_order
 from cfol_fast.training.state import RunState
@@ -41,7 +42,8 @@ def final_test(state: RunState, evaluations: Evaluations) -> dict[str, Any]:
     epochs |= {name: int(kept["epoch"]) for name, kept in state.position.best.items()}
     if state.average is not None and state.average.updates:
         epochs[EMA_LAST] = state.position.epoch
-        state.store.save_best(EMA_LAST, state.weights(state.position.epoch, state.average.model))
+        average = state.checkpoint(state.position.epoch, state.average.model)
+        state.store.save_best(EMA_LAST, average.to_state())
     chosen = checkpoints.BEST_AVERAGE if checkpoints.BEST_AVERAGE in epochs else checkpoints.LAST
     # The rules often keep the same epoch: whose weights, the model's or the average's, and of which epoch.
     kept = {name: (name.startswith(checkpoints.EMA), epoch) for name, epoch in epochs.items()}
@@ -118,7 +120,8 @@ def write_result(
 def kept_weights(state: RunState, name: str) -> dict[str, Tensor]:
     """Of a checkpoint that the run kept; on many ranks the first reads it for all, from its disk."""
     on = state.step.device if state.ranks.size == 1 else torch.device("cpu")
-    return state.ranks.from_first(lambda: checkpoints.read(state.store.path(name), on)["model"])
+    path, model = state.store.path(name), state.images.spec.name
+    return state.ranks.from_first(lambda: read_checkpoint(path, on, model).model)
 
 
 def in_words(found: dict[str, Any]) -> str:

@@ -50,24 +50,29 @@ def start_from(
             raise InputError(
                 f"{path} is a checkpoint of ours and brings its normalisation: leave out model.init_normalize"
             )
-        state = read_checkpoint(path, model=spec.name)
-        theirs = ModelSpec.from_dict(state["spec"], spec.name)
+        trained = read_checkpoint(path, model=spec.name)
+        theirs = trained.spec
         for name in ("name", "num_classes", "image_size", "in_channels"):
             if getattr(theirs, name) != getattr(spec, name):
                 raise InputError(
                     f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights"
                     " to start from must fit the network"
                 )
-        order = None if chosen.init_by_position else places(state["classes"], classes, str(path), BY_POSITION)
-        model.load_state_dict(state["model"])
+        order = None if chosen.init_by_position else places(trained.classes, classes, str(path), BY_POSITION)
+        model.load_state_dict(trained.model)
         if order is not None:
             _put_outputs_in_order(model, order, spec, path)
-        with made_from(path):
-            found |= {"method": state["method"], "epochs": int(state["epoch"])}
-            if "init" in state:
+        if trained.method is None or trained.epoch is None:
+            raise InputError(
+                f"{path} does not say with which method, and for how many epochs, it was trained: take"
+                " another checkpoint of its run"
+            )
+        found |= {"method": trained.method, "epochs": trained.epoch}
+        if trained.init is not None:
+            with made_from(path):
                 # Another project's weights do not say for how long they were trained.
-                found["epochs"] += int(state["init"].get("epochs", 0))
-                found["init"] = state["init"]
+                found["epochs"] += int(trained.init.get("epochs", 0))
+            found["init"] = trained.init
         return found
     mean = std = None
     if chosen.init_normalize is not None:

@@ -128,7 +128,7 @@ def _train(
                 after_first_step = start.enter(trainer.state, *accepted, stage_before)
                 return to_result(trainer, after_first_step)
             finally:
-                trainer.leave_group()
+                trainer.step.end()
 
         with start.folder_stays():
             accuracies = result = None
@@ -193,22 +193,22 @@ def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunI
 def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = None) -> dict[str, Any]:
     """Trains and tests, from where the trainer is to the result."""
     state = trainer.state
-    sampler, policy, average = state.step.sampler, state.step.policy, state.average
+    images, sampler, policy, average = state.images, state.step.sampler, state.step.policy, state.average
     with trainer.callbacks as callbacks:
         callbacks.start(run_info(trainer))
         if state.position.step == 0:
             ignored = without_effect(trainer.config)
-            for line in [*ignored, *trainer.images.notes, *sampler.outlook(trainer.length.draws)]:
+            for line in [*ignored, *images.notes, *sampler.outlook(trainer.length.draws)]:
                 tell(logger, line)
         trainer.fit(after_first_step)
-        known = (state.folder, trainer.images.labels, trainer.config.optimizer)
-        if trainer.ranks.is_first and (warning := one_class.warning_at_the_end(*known)):
+        known = (state.folder, images.labels, trainer.config.optimizer)
+        if state.ranks.is_first and (warning := one_class.warning_at_the_end(*known)):
             logger.warning(warning)
         distributions = [row["p"] for row in read_rows(state.folder) if row.get("p")]
         averaged = [] if average is None else average.review()
         for line in [*sampler.review(distributions), *policy.review(), *averaged]:
             tell(logger, line)
-        with trainer.saving_when_stopped():
+        with trainer.agreement.saving_when_stopped():
             result = final_test(state, trainer.evaluations)
         callbacks.end(result)
     return result
@@ -220,7 +220,7 @@ def run_info(trainer: Trainer) -> RunInfo:
     return RunInfo(
         state.folder,
         trainer.config,
-        trainer.images.classes,
+        state.images.classes,
         state.step.model,
         step,
         trainer.length.steps,

@@ -8,6 +8,7 @@ every image's predicted class among it.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from cfol_fast.data.classes import places
 from cfol_fast.data.source import Source
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
-from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
@@ -85,11 +85,11 @@ def fit_offsets(
         assert images.validation is not None
         _check_data(run, images.content or {})
         source = checkpoint_path(run, checkpoint)
-        state = read_checkpoint(source, config.device, model_name)
-        if places(state["classes"], images.classes, str(source), OWN_DATA) is not None:
+        trained = read_checkpoint(source, config.device, model_name)
+        if places(trained.classes, images.classes, str(source), OWN_DATA) is not None:
             raise InputError(f"{source} has the classes in another order than the data. {OWN_DATA}")
-        model = ModelSpec.from_dict(state["spec"], model_name).create().to(config.device).eval()
-        model.load_state_dict(state["model"])
+        model = trained.spec.create().to(config.device).eval()
+        model.load_state_dict(trained.model)
         bias = last_bias(model, len(images.classes))
         start = bias.detach().clone()
         best, offsets, before = -1.0, torch.zeros_like(start), 0.0
@@ -119,10 +119,9 @@ def fit_offsets(
         test["after"] = figures(report)
         for doubt in report.warnings:
             logger.warning(doubt["reason"])
-        named = ("format", "spec", "classes", "dataset", "method", "seed", "epoch", "init")
-        kept = {key: state[key] for key in named if key in state}
-        kept |= {"model": model.state_dict(), NAME: best_offsets}
-        path = checkpoints.CheckpointStore(run).save_best(NAME, kept)
+        changed = {"model": model.state_dict(), "offsets": best_offsets, "validation": None, "run": None}
+        kept = dataclasses.replace(trained, **changed)
+        path = checkpoints.CheckpointStore(run).save_best(NAME, kept.to_state())
         found = {"format": 1, "kind": NAME, "offsets": best_offsets.tolist(), "holdout": [before, best]}
         atomic.write_json(run / run_folder.OFFSETS, {**found, "test": report.to_json()})
     return Fit(best_offsets.cpu(), (before, best), test, path)

@@ -19,6 +19,7 @@ from cfol_fast.progress import Progress
 from cfol_fast.runs.checkpoints import CheckpointStore
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics_log import MetricsLog
+from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import Batches
 from cfol_fast.training.building import compiled, new_model, training_attack
@@ -36,6 +37,7 @@ from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.state import RunState
 from cfol_fast.training.step import Step
 from cfol_fast.training.trainer import Trainer
+from cfol_fast.training.validation import Validation
 from cfol_fast.training.weight_perturbation import WeightPerturbation
 
 logger = logging.getLogger(__name__)
@@ -84,24 +86,25 @@ def build(
         ranks=ranks,
         check_folder=check_folder,
     )
-    evaluations = Evaluations(config, images, device, ranks, progress, lambda: trainer.heed_signals())
+    agreement = Agreement(state, length, stop, progress)
+    evaluations = Evaluations(config, images, device, ranks, progress, agreement.heed_signals)
+    holdout = (
+        None
+        if images.validation is None
+        else HoldOut(evaluations, images.validation, images.validation_split)
+    )
     logger.info(f"{device}: {precision_in_words(config.precision, device)}")
     logger.info(in_words(model, images.spec.name, images.spec.image_size))
-    trainer = Trainer(
+    return Trainer(
         config=config,
-        images=images,
         length=length,
         state=state,
         evaluations=evaluations,
-        holdout=None
-        if images.validation is None
-        else HoldOut(evaluations, images.validation, images.validation_split),
-        ranks=ranks,
+        validation=Validation(state, length, holdout),
+        agreement=agreement,
         progress=progress,
-        stop=stop,
         callbacks=Callbacks(callbacks, device),
     )
-    return trainer
 
 
 def check(config: TrainConfig, device: torch.device) -> None:
@@ -139,10 +142,7 @@ def new_step(
         config.params["eta"] = getattr(sampler, "eta", None)
     # So is the white point: a resumed run and an evaluation on other images take the same.
     config.data.white = config.data.white if images.white is None else images.white
-    # The run says itself what its step size can reach.
-    sampler.unsaid = None
-    attack = training_attack(model, config, trusts_images=True)
-    attack.any_layout = True
+    attack = training_attack(model, config, in_step=True)
     parts: dict[str, Any] = {
         "device": device,
         "model": model,

@@ -22,6 +22,15 @@ class Position:
     epoch_seconds: float = 0.0
     best: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    def spend(self, seconds: float) -> None:
+        """A step took so long."""
+        self.seconds += seconds
+        self.epoch_seconds += seconds
+
+    def end_epoch(self) -> None:
+        self.epoch += 1
+        self.epoch_seconds = 0.0
+
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -5,27 +5,55 @@ Compared when a run is resumed, and between its stages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cfol_fast.data import content
+from cfol_fast.models import ModelSpec
+from cfol_fast.runs.checkpoint_contents import Checkpoint
 from cfol_fast.training.images import RunImages
 
 
+@dataclass(frozen=True)
+class Before:
+    """What a checkpoint, or the result of a stage, says of its data: the digests (None in those of version
+    0.2 or older), the classes, the step, and where its run went on with other data.
+    """
+
+    data: dict[str, Any] | None
+    classes: list[str]
+    spec: ModelSpec | None = None
+    step: int = 0
+    changed_data: Sequence[dict[str, Any]] = ()
+
+    @classmethod
+    def of_checkpoint(cls, stored: Checkpoint) -> Before:
+        run = stored.run
+        if run is None:
+            return cls(None, stored.classes, stored.spec)
+        return cls(
+            run.data, stored.classes, stored.spec, int(run.position["step"]), tuple(run.changed_data or ())
+        )
+
+    @classmethod
+    def of_result(cls, result: dict[str, Any]) -> Before:
+        return cls(result["data"], result["classes"], changed_data=tuple(result.get("changed_data") or ()))
+
+
 def data_change(
-    images: RunImages, before: dict[str, Any], folder: Path, accept: bool
+    images: RunImages, before: Before, folder: Path, accept: bool
 ) -> tuple[str | None, str | None]:
-    """What differs between the images and those of a checkpoint, or of a stage's result; and why the run
-    cannot continue with it.
+    """What differs between the images and those of before; and why the run cannot continue with it.
 
     accept: continue with other data. Another number of training images or classes, or another size, is
     refused all the same.
     """
-    now = images.content or {}
-    # Older checkpoints have the names of the classes alone.
-    then = before.get("data") or {"train": {content.CLASSES: before["classes"]}}
-    if before.get("data") is None:
-        now = {"train": {content.CLASSES: images.classes}}
+    now, then = images.content or {}, before.data
+    if not then:
+        # The names of the classes are all that is known.
+        now, then = ({"train": {content.CLASSES: names}} for names in (images.classes, before.classes))
     different = content.differences(then, now)
     if not different:
         return None, None
@@ -41,9 +69,7 @@ def data_change(
     return change, None
 
 
-def _other_shape(images: RunImages, before: dict[str, Any]) -> bool:
+def _other_shape(images: RunImages, before: Before) -> bool:
     """Whether the images have another size or other channels than those of the checkpoint."""
-    then, now = before.get("spec") or {}, images.spec
-    return any(
-        then.get(name, getattr(now, name)) != getattr(now, name) for name in ("image_size", "in_channels")
-    )
+    now, then = images.spec, before.spec or images.spec
+    return (then.image_size, then.in_channels) != (now.image_size, now.in_channels)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cfol_fast import attacks, objectives
+from cfol_fast.attacks.choices import choices
 from cfol_fast.attacks.frozen import agree
 from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
@@ -107,29 +108,31 @@ class ShardedStep(Step):
             self.perturbation.restore()
         return logits, torch.stack(losses).double().sum()
 
-    def leave_group(self) -> None:
-        """Lets go of the process group.
+    def begin(self) -> None:
+        """All ranks compute the attack's layers in the ways that the first one chooses."""
+        attack = self.attack
+        if self.ranks.size > 1 and self.device.type == "cpu" and isinstance(attack, attacks.PGD):
+            images = torch.rand((self.width, *self.image_shape), generator=torch.Generator())
+            choices().share(self.ranks, lambda: attack.rehearse(images))
 
-        A thread of it that met the interpreter's end would abort the process.
+    def end(self) -> None:
+        """Lets go of the process group: a thread of it that met the interpreter's end would abort the
+        process.
         """
         self.parallel = None
 
     def _attacked_shards(self, batch: TrainingBatch) -> list[Shard]:
         """The shards of this process with their adversarial images; each has the noise of its slots."""
         attack = self.attack
-        start, shards = attack.rng.clone(), []
+        start, shards = attack.state_dict(), []
         if isinstance(attack, attacks.PGD) and attack.fast:
             agree(self.model, batch.x[: self.width], self.ranks, self.position.step + 1)
         with self.autocast(), paused():
             for number, x, y in zip(
                 self.numbers, batch.x.split(self.width), batch.y.split(self.width), strict=True
             ):
-                attack.rng.copy_(start)
-                attack.slots = (number * self.width, self.shards * self.width)
-                try:
-                    x_adv = self.attacked(x, y)
-                finally:
-                    attack.slots = None
+                attack.load_state_dict(start)
+                x_adv = self.attacked(x, y, slots=(number * self.width, self.shards * self.width))
                 shards.append((number, self.with_factors(x, x_adv, y)))
         return shards
 

@@ -17,6 +17,7 @@ from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
+from cfol_fast.training.same_data import Before
 from cfol_fast.training.state import RunState
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class RunStart:
             return None
         if stage_before is not None and "data" in stage_before:
             with made_from(self.run):
-                state.check_data(stage_before, changed_data)
+                state.check_data(Before.of_result(stage_before), changed_data)
         if not there:
             self._begin(state.folder)
         return None

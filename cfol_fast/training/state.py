@@ -20,9 +20,11 @@ from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.machine import arithmetic, check_same_arithmetic
 from cfol_fast.progress import Stopwatch
 from cfol_fast.ranks import Ranks
-from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, FORMAT, LAST, CheckpointStore
+from cfol_fast.runs.checkpoint_contents import Checkpoint, Continuation
+from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import made_from
+from cfol_fast.runs.loading import named_as_today
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import Batches
@@ -32,7 +34,7 @@ from cfol_fast.training.holdout import judged
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.one_class import lower_rate
 from cfol_fast.training.position import Position
-from cfol_fast.training.same_data import data_change
+from cfol_fast.training.same_data import Before, data_change
 from cfol_fast.training.step import Step
 
 logger = logging.getLogger(__name__)
@@ -104,7 +106,8 @@ class RunState:
                 name = prefix + rule
                 if name not in best or value > best[name]["value"]:
                     best[name] = {"epoch": epoch, "value": value}
-                    self.store.save_best(name, {**self.weights(epoch, model), "validation": found})
+                    kept = self.checkpoint(epoch, model, validation=found)
+                    self.store.save_best(name, kept.to_state())
 
     def save(self) -> Path:
         """Writes the checkpoint `last`, unless a flag says that the state is bad.
@@ -113,42 +116,50 @@ class RunState:
         """
         self.check_health()
         self.since_save.lap()
-        state = self.state_dict()
-        return self.ranks.from_first(lambda: self.store.save_last(state))
+        whole = self.whole()
+        return self.ranks.from_first(lambda: self.store.save_last(whole.to_state()))
 
-    def weights(self, epoch: int, model: nn.Module | None = None) -> dict[str, Any]:
-        """The part of a checkpoint that is enough to use the model, or that of the average."""
-        return {
-            "format": FORMAT,
-            "model": (self.step.model if model is None else model).state_dict(),
-            "spec": self.images.spec.to_dict(),
-            "classes": self.images.classes,
-            "dataset": self.config.data.name,
-            "method": self.config.method,
-            "seed": self.config.seed,
-            "epoch": epoch,
+    def save_if_never(self) -> None:
+        """Before the first rows are logged: rows without a checkpoint mean that a checkpoint was lost."""
+        if not self.ranks.from_first(self.store.path(LAST).exists):
+            self.save()
+
+    def checkpoint(self, epoch: int, model: nn.Module | None = None, **more: Any) -> Checkpoint:
+        """The model, or its average, as a checkpoint: enough to use it."""
+        return Checkpoint(
+            model=(self.step.model if model is None else model).state_dict(),
+            spec=self.images.spec,
+            classes=self.images.classes,
+            dataset=self.config.data.name,
+            method=self.config.method,
+            seed=self.config.seed,
+            epoch=epoch,
             # Who starts from these weights counts the epochs before them too.
-            **({} if self.init is None else {"init": self.init}),
-        }
+            init=self.init,
+            **more,
+        )
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to continue exactly, and all that `load` needs to rebuild its model."""
+    def whole(self) -> Checkpoint:
+        """The model, and all that the run needs to continue exactly; asked for by every rank at once."""
+        return self.checkpoint(self.position.epoch, run=self.continuation())
+
+    def continuation(self) -> Continuation:
+        """All that a run needs to continue exactly, besides the model."""
         device = self.step.device
-        return {
-            **self.weights(self.position.epoch),
+        return Continuation(
             **{name: part.state_dict() for name, part in self.parts().items()},
-            "ensemble": None if self.ensemble is None else self.ensemble.state_dict(),
-            "metrics_size": self.log.size,
-            "data": self.images.content,
-            "changed_data": self.changed_data,
-            "arithmetic": arithmetic(device, self.config.compile, self.config.deterministic),
-            "choices": choices().chosen,
+            ensemble=None if self.ensemble is None else self.ensemble.state_dict(),
+            metrics_size=self.log.size,
+            data=self.images.content,
+            changed_data=self.changed_data,
+            arithmetic=arithmetic(device, self.config.compile, self.config.deterministic),
+            choices=choices().chosen,
             # Of the attack's fast network: a proof that failed must not be made again by chance.
-            "proof": tracing.outcome(self.step.model),
+            proof=tracing.outcome(self.step.model),
             # Dropout draws from torch's own generators, where a model has it.
-            "torch_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        }
+            torch_rng=torch.get_rng_state(),
+            cuda_rng=torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        )
 
     def parts(self) -> dict[str, Any]:
         """The parts with a state of their own, by their keys in a checkpoint."""
@@ -166,17 +177,21 @@ class RunState:
             "step": step.counts,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step.model.load_state_dict(state["model"])
-        tracing.adopt(self.step.model, state.get("proof"))
+    def load(self, stored: Checkpoint) -> None:
+        """Continues where a checkpoint of the same configuration stands."""
+        before = stored.run
+        assert before is not None
+        self.step.model.load_state_dict(stored.model)
+        tracing.adopt(self.step.model, before.proof)
         for name, part in self.parts().items():
-            part.load_state_dict(state[name])
+            part.load_state_dict(getattr(before, name))
         if self.ensemble is not None:
-            self.ensemble.load_state_dict(state["ensemble"])
-        torch.set_rng_state(state["torch_rng"].cpu())
+            assert before.ensemble is not None, "the configuration is that of the checkpoint"
+            self.ensemble.load_state_dict(before.ensemble)
+        torch.set_rng_state(before.torch_rng.cpu())
         device = self.step.device
-        if state["cuda_rng"] is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), device)
+        if before.cuda_rng is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(before.cuda_rng.cpu(), device)
         self.step.counts.number.fill_(self.position.step)
         if self.captured is not None:
             self.captured.forget()
@@ -201,35 +216,39 @@ class RunState:
         state, name, complaint = found
         if complaint is not None:
             logger.info(f"{complaint}; using {name} instead")
-        with made_from(self.store.path(name)):
-            self.check_data(state, changed_data)
+        path = self.store.path(name)
+        with made_from(path):
+            stored = Checkpoint.of(named_as_today(state), path, self.images.spec.name)
+            before = stored.run
+            if before is None:
+                raise InputError(f"{path} holds a model alone, and no run to continue")
+            self.check_data(Before.of_checkpoint(stored), changed_data)
             here = arithmetic(device, self.config.compile, self.config.deterministic)
-            for change in check_same_arithmetic(state["arithmetic"], here, force):
+            for change in check_same_arithmetic(before.arithmetic, here, force):
                 logger.info(
                     f"continuing although {change}: the result will not be bit for bit that of an"
                     " uninterrupted run"
                 )
             if device.type == "cpu":
-                choices().pin(state.get("choices"))
-            self.load_state_dict(state)
-            self.log.cut(state["metrics_size"])
+                choices().pin(before.choices)
+            self.load(stored)
+            self.log.cut(before.metrics_size)
         logger.info(f"continuing at step {self.position.step}")
         return True
 
-    def check_data(self, before: dict[str, Any], accept: bool) -> None:
+    def check_data(self, before: Before, accept: bool) -> None:
         """Refuses to go on with other data than a checkpoint, or the result of the stage before, is of; or
         notes the difference.
         """
-        step = int(before["position"]["step"]) if "position" in before else 0
         # The first rank has the digests.
         change, refusal = self.ranks.from_first(lambda: data_change(self.images, before, self.folder, accept))
         if refusal is not None:
             raise InputError(refusal)
-        self.changed_data = list(before.get("changed_data") or [])
+        self.changed_data = list(before.changed_data)
         if change is not None:
-            self.changed_data.append({"step": step, "differences": change})
+            self.changed_data.append({"step": before.step, "differences": change})
             logger.info(f"continuing with changed data: {change}")
-        elif before.get("data") is None:
+        elif before.data is None:
             logger.info(
                 "the checkpoint has no digests of its data (version 0.2 or older): they were not compared"
             )

@@ -48,6 +48,12 @@ class Step:
     def __post_init__(self) -> None:
         self.step_count = StepCount(self.model)
 
+    def begin(self) -> None:
+        """Before the first step. What many processes agree on, they agree on here (`ShardedStep`)."""
+
+    def end(self) -> None:
+        """After the last step. Many processes let go of their group here."""
+
     def __call__(self, batches: Iterator[TrainingBatch]) -> None:
         # The sampler draws indices, and the source makes them into pixels, when the next batch is asked for.
         batch = next(batches)
@@ -78,12 +84,14 @@ class Step:
             self.perturbation.restore()
         return [logits], loss.detach()
 
-    def attacked(self, x: Tensor, y: Tensor) -> Tensor:
-        """The adversarial images; the class policy may scale the radius of each."""
+    def attacked(self, x: Tensor, y: Tensor, slots: attacks.Slots | None = None) -> Tensor:
+        """The adversarial images; the class policy may scale the radius of each. slots: those of a shard in
+        the batch.
+        """
         if self.policy.view.radius is None:
-            return self.attack(x, y)
+            return self.attack(x, y, slots=slots)
         assert isinstance(self.attack, attacks.PGD), "the configuration was checked"
-        return self.attack(x, y, **self.policy.radii(y, self.attack.eps, self.attack.step))
+        return self.attack(x, y, **self.policy.radii(y, self.attack.eps, self.attack.step), slots=slots)
 
     def with_factors(self, x: Tensor, x_adv: Tensor, y: Tensor) -> objectives.Batch:
         """The batch with the factors that the sampler and the class policy ask for."""

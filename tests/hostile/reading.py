@@ -33,6 +33,7 @@ from cfol_fast.errors import InputError, one_line
 from cfol_fast.evaluation import autoattack
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
+from cfol_fast.runs.checkpoint_contents import Checkpoint
 from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys, to_dict
 from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.records import load_run
@@ -311,7 +312,8 @@ def attempt_resuming(subject: Resumable, draw: st.DataObject) -> None:
     except InputError as error:
         check_sentence(error)
     finally:
-        trainer.state.load_state_dict(copy.deepcopy(subject.state))
+        place = trainer.state.store.path("last")
+        trainer.state.load(Checkpoint.of(copy.deepcopy(subject.state), place))
 
 
 def prepare_autoattack(folder: Path) -> tuple[Path, Any, torch.Tensor, torch.Tensor]:

@@ -38,7 +38,7 @@ def test_safetensors_are_loaded_without_this_package_and_read_back(name: str, tm
     with torch.no_grad():
         assert torch.equal(found["model"](X), model(X))
         assert torch.equal(load(made.file)(X), model(X))
-    assert read_checkpoint(made.file)["spec"]["name"] == name
+    assert read_checkpoint(made.file).spec.name == name
 
 
 @pytest.mark.parametrize("name", ["demo-cnn", "timm:vit_tiny_patch16_224"])

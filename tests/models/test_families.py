@@ -22,7 +22,7 @@ from cfol_fast.models.summary import in_words
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.exporting import export
-from cfol_fast.runs.loading import load, read_own
+from cfol_fast.runs.loading import load, read_label
 
 # Of the usual CIFAR code with ten classes.
 PUBLISHED = {
@@ -101,9 +101,9 @@ def test_an_old_name_is_what_its_weights_are(name: str) -> None:
 def test_an_old_checkpoint_is_what_it_was(tmp_path: Path) -> None:
     name = "resnet34"
     expected, x = old_torchvision(name, tmp_path / "old.pt"), torch.rand(2, 3, 32, 32)
-    own = read_own(tmp_path / "old.pt")
+    own = read_label(tmp_path / "old.pt")
     assert own is not None
-    assert own["spec"]["name"] == f"torchvision:{name}"
+    assert own.model == f"torchvision:{name}"
     with torch.no_grad():
         assert torch.equal(load(tmp_path / "old.pt")(x), expected(x))
     code = export(tmp_path / "old.pt", tmp_path / "new.pt").code

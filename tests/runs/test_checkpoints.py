@@ -135,7 +135,7 @@ def test_a_reader_says_that_it_uses_the_previous_checkpoint(tmp_path):
         model_file(tmp_path / f"{name}.pt", epoch=7)
     (tmp_path / "last.pt").write_bytes(b"damaged")
     with pytest.warns(UserWarning, match=r"last\.pt is damaged.*; using .*previous\.pt instead"):
-        assert read_checkpoint(tmp_path / "last.pt")["epoch"] == 7
+        assert read_checkpoint(tmp_path / "last.pt").epoch == 7
 
 
 def test_too_little_memory_on_the_device_is_no_damage(tmp_path, monkeypatch):

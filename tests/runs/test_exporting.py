@@ -11,6 +11,7 @@ import torch
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
+from cfol_fast.runs import checkpoints
 from cfol_fast.runs.exporting import export, format_of
 from cfol_fast.runs.loading import load, read_checkpoint
 from tests.runs.stored_models import CLASSES, store
@@ -50,7 +51,7 @@ def test_safetensors_are_loaded_without_this_package_and_read_back(
 ) -> None:
     model = store(tmp_path / "checkpoint.pt", "demo-cnn")
     made = export(tmp_path / "checkpoint.pt", tmp_path / "weights.safetensors", "safetensors")
-    assert read_checkpoint(made.file)["spec"]["name"] == "demo-cnn"
+    assert read_checkpoint(made.file).spec.name == "demo-cnn"
     with torch.no_grad():
         assert torch.equal(load(made.file)(X), model(X))
         with monkeypatch.context() as patch:
@@ -63,7 +64,7 @@ def test_a_safetensors_file_is_trusted_no_more_than_a_checkpoint(tmp_path: Path)
     from cfol_fast.runs import safetensors_files
 
     store(tmp_path / "checkpoint.pt", "demo-cnn")
-    state = read_checkpoint(tmp_path / "checkpoint.pt")
+    state = checkpoints.read(tmp_path / "checkpoint.pt")
     weights, file = state.pop("model"), tmp_path / "w.safetensors"
     for change, message in (
         ({"spec": {**state["spec"], "name": "os:system"}}, "asks for the code 'os:system'"),
@@ -108,8 +109,8 @@ def test_an_export_is_a_checkpoint_without_what_training_needs(tmp_path: Path) -
     model = store(tmp_path / "checkpoint.pt", "demo-cnn", optimizer={"momentum": torch.ones(1000)})
     file = export(tmp_path / "checkpoint.pt", tmp_path / "weights.pt").file
     state = read_checkpoint(file)
-    assert "optimizer" not in state
-    assert state["dataset"] == "folder"
+    assert "optimizer" not in checkpoints.read(file)
+    assert state.dataset == "folder"
     with torch.no_grad():
         assert torch.equal(load(file)(X), model(X))
 
@@ -117,12 +118,12 @@ def test_an_export_is_a_checkpoint_without_what_training_needs(tmp_path: Path) -
 def test_an_export_says_the_normalisation_that_its_weights_have(tmp_path: Path) -> None:
     """A run that began with weights of others took over theirs."""
     model = store(tmp_path / "checkpoint.pt", "demo-cnn")
-    state = {**read_checkpoint(tmp_path / "checkpoint.pt"), "model": model.state_dict()}
+    state = {**checkpoints.read(tmp_path / "checkpoint.pt"), "model": model.state_dict()}
     state["model"]["normalize.mean"] = torch.full((1, 3, 1, 1), 0.125)
     torch.save(state, tmp_path / "other.pt")
     with pytest.warns(UserWarning, match="no digest"):
         file = export(tmp_path / "other.pt", tmp_path / "weights.pt").file
-    assert read_checkpoint(file)["spec"]["mean"] == [0.125] * 3
+    assert read_checkpoint(file).spec.mean == (0.125,) * 3
 
 
 def test_the_name_says_the_format(tmp_path: Path) -> None:

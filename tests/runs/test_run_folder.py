@@ -8,9 +8,11 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.config import TrainConfig, to_dict
+from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.metrics_log import MetricsLog
 from cfol_fast.runs.run_folder import Start
+from tests.training import tiny
 
 
 @pytest.fixture
@@ -192,3 +194,15 @@ def test_a_row_that_cannot_be_written_takes_no_other_row_with_it(run, monkeypatc
     assert (run / "metrics.jsonl").read_bytes() == before
     MetricsLog(run).append({})
     assert (run / "metrics.jsonl").read_bytes() == before * 2
+
+
+def test_a_run_of_version_0_2_is_read_unless_it_used_a_setting_that_is_gone(tmp_path):
+    def with_data(**settings):
+        tree = to_dict(complete(tiny.tiny_config(tmp_path)))
+        tree["data"] |= settings
+        (tmp_path / "config.json").write_text(json.dumps(tree))
+        return run_folder.read_config(tmp_path)
+
+    assert with_data(source="resident", beton=None).data.name == "fashion-mini"
+    with pytest.raises(InputError, match=r"data\.source='ffcv', a setting of version 0\.2 that is gone"):
+        with_data(source="ffcv", beton="images")

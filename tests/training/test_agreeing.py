@@ -39,25 +39,25 @@ def trainer(few_images, tmp_path):
 
 
 def test_a_signal_to_another_rank_stops_this_one(trainer):
-    trainer.ranks = TwoRanks((signal.SIGTERM, 0, 0, 0))
-    assert trainer.agree() == (signal.SIGTERM, False, False)
+    trainer.agreement.ranks = TwoRanks((signal.SIGTERM, 0, 0, 0))
+    assert trainer.agreement.reach() == (signal.SIGTERM, False, False)
 
 
 def test_a_signal_while_the_ranks_talk_waits_for_the_next_step_and_is_not_lost(trainer):
-    with StopRequest() as trainer.stop:
-        trainer.ranks = TwoRanks(meanwhile=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with StopRequest() as trainer.agreement.stop:
+        trainer.agreement.ranks = TwoRanks(meanwhile=lambda: os.kill(os.getpid(), signal.SIGTERM))
         # The other rank takes its next step: alone, this one would wait for it forever.
-        assert trainer.agree() == (None, False, False)
-        trainer.ranks.meanwhile = lambda: None
-        assert trainer.agree() == (signal.SIGTERM, False, False)
+        assert trainer.agreement.reach() == (None, False, False)
+        trainer.agreement.ranks.meanwhile = lambda: None
+        assert trainer.agreement.reach() == (signal.SIGTERM, False, False)
 
 
 def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_before(trainer):
-    with StopRequest() as trainer.stop:
-        trainer.ranks = TwoRanks((signal.SIGINT, 0, 0, 0))
-        trainer.agree()
+    with StopRequest() as trainer.agreement.stop:
+        trainer.agreement.ranks = TwoRanks((signal.SIGINT, 0, 0, 0))
+        trainer.agreement.reach()
         os.kill(os.getpid(), signal.SIGINT)
-        assert trainer.stop.requested
+        assert trainer.agreement.stop.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -65,12 +65,12 @@ def test_the_first_ctrl_c_of_a_rank_is_no_second_one_because_another_had_it_befo
 def test_a_request_to_save_that_another_rank_got_is_met_by_all_once(trainer, monkeypatch):
     saved = []
     monkeypatch.setattr(trainer.state, "save", lambda: saved.append(trainer.position.step))
-    trainer.ranks, trainer.position.step = TwoRanks((0, 0, 1, 0)), 1
+    trainer.agreement.ranks, trainer.position.step = TwoRanks((0, 0, 1, 0)), 1
     trainer.between_steps()
-    trainer.heed_signals()
-    trainer.ranks = TwoRanks()
+    trainer.agreement.heed_signals()
+    trainer.agreement.ranks = TwoRanks()
     trainer.between_steps()
-    trainer.heed_signals()
+    trainer.agreement.heed_signals()
     assert saved == [1, 1]
 
 
@@ -79,9 +79,9 @@ def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for
 ):
     saved = []
     monkeypatch.setattr(trainer.state, "save", lambda: saved.append(trainer.position.step))
-    with StopRequest() as trainer.stop:
+    with StopRequest() as trainer.agreement.stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        trainer.heed_signals()
+        trainer.agreement.heed_signals()
         assert not saved
         trainer.position.step = 1
         trainer.between_steps()
@@ -89,7 +89,7 @@ def test_a_request_to_save_during_the_evaluation_before_the_first_step_waits_for
 
 
 def test_one_ctrl_c_after_another_signal_does_not_leave_without_saving(trainer):
-    with StopRequest() as trainer.stop:
+    with StopRequest() as trainer.agreement.stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Stopped) as stopped:
@@ -124,18 +124,18 @@ def test_a_handler_for_sigusr1_that_was_there_before_is_called_too():
 
 
 def test_alone_a_signal_stops_at_once(trainer):
-    with StopRequest() as trainer.stop:
+    with StopRequest() as trainer.agreement.stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert trainer.agree() == (signal.SIGTERM, False, False)
+        assert trainer.agreement.reach() == (signal.SIGTERM, False, False)
         with pytest.raises(Stopped):
             trainer.between_steps()
 
 
 def test_a_bar_that_is_due_in_the_meantime_reads_nothing_alone(trainer, monkeypatch):
-    trainer.ranks = TwoRanks()
+    trainer.agreement.ranks = TwoRanks()
     monkeypatch.setattr(trainer.step.counts, "over_ranks", lambda: pytest.fail("the other rank is not here"))
-    trainer.agree()
-    assert trainer.reading() is None
+    trainer.agreement.reach()
+    assert trainer.agreement.reading() is None
 
 
 def test_the_cause_of_an_end_is_told_before_the_others_see_that_a_rank_is_gone(monkeypatch):
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_could_not_be_written_is_said_by_every_rank(trainer, m
         def from_first(self, work):
             raise TrainingFailed("the disk is full")
 
-    monkeypatch.setattr(trainer.state, "state_dict", dict)
+    monkeypatch.setattr(trainer.state, "continuation", lambda: None)
     trainer.state.ranks = Ranks()
     with pytest.raises(TrainingFailed, match="full"):
         trainer.state.save()

@@ -62,15 +62,15 @@ def test_it_is_validated_and_tested_beside_the_weights(run):
     for rule, metric in (("ema-best-average", "class_average"), ("ema-best-worst", "worst")):
         values = [row["ema"]["robust"][metric] for row in rows]
         assert result["checkpoints"][rule]["epoch"] == 1 + values.index(max(values))
-        assert read_checkpoint(run / f"checkpoints/{rule}.pt")["validation"]["robust"][metric] == max(values)
+        assert read_checkpoint(run / f"checkpoints/{rule}.pt").validation["robust"][metric] == max(values)
 
 
 @pytest.mark.slow
 def test_its_last_checkpoint_is_the_average_that_was_tested(run):
     state = read_checkpoint(run / "checkpoints/last.pt")
     average = read_checkpoint(run / "checkpoints/ema-last.pt")
-    assert all(torch.equal(value, average["model"][key]) for key, value in state["ema"]["model"].items())
-    assert any(not torch.equal(value, state["model"][key]) for key, value in average["model"].items())
+    assert all(torch.equal(value, average.model[key]) for key, value in state.run.ema["model"].items())
+    assert any(not torch.equal(value, state.model[key]) for key, value in average.model.items())
     images = tiny.few_images()("fashion-mini").test
     attack = {"kind": "pgd", "eps": 0.1, "steps": 2}
     found = evaluation.evaluate(load(run / "checkpoints/ema-last.pt"), images, attack=attack)
@@ -132,7 +132,7 @@ def test_eval_takes_its_checkpoints_by_name(run, tmp_path, capsys):
 def test_a_step_of_every_method_with_an_average_reads_nothing_back(few_images, tmp_path, method):
     trainer = tiny.new_trainer(tmp_path, method, device="meta", **EMA)
     tiny.take_steps(trainer, 2)
-    assert trainer.average.updates == 2
+    assert trainer.state.average.updates == 2
 
 
 def test_settings_that_make_no_average_are_refused(tmp_path):

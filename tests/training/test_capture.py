@@ -34,8 +34,8 @@ def test_capture_is_repeated_after_a_checkpoint_was_loaded(few_images, fake_grap
     """Loading replaces the momentum buffers, so that a replay would write to those of before."""
     trainer, other = graph_trainer(), graph_trainer()
     go(trainer, WARM_UP + 2)
-    other.state.load_state_dict(trainer.state.state_dict())
-    trainer.state.load_state_dict(other.state.state_dict())
+    other.state.load(trainer.state.whole())
+    trainer.state.load(other.state.whole())
     go(trainer, WARM_UP + 1)
     assert [graph.replays for graph in fake_graphs] == [2, 1]
 

@@ -56,9 +56,7 @@ def test_a_deterministic_run_on_the_cpu_is_the_same_run(few_images, tmp_path):
 
 
 def test_a_run_that_becomes_deterministic_does_not_continue_exactly(few_images, tmp_path):
-    states = [
-        new_trainer(tmp_path, deterministic=on).state.state_dict()["arithmetic"] for on in (False, True)
-    ]
+    states = [new_trainer(tmp_path, deterministic=on).state.continuation().arithmetic for on in (False, True)]
     with pytest.raises(InputError, match=r"deterministic \(was False, now True\)"):
         check_same_arithmetic(*states, force=False)
 

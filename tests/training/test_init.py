@@ -28,7 +28,7 @@ def equal(found, expected) -> bool:
 
 def test_a_run_starts_from_the_weights_of_another(base, tmp_path):
     trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(base))
-    assert equal(weights(trainer), read_checkpoint(base)["model"])
+    assert equal(weights(trainer), read_checkpoint(base).model)
     assert trainer.state.init["epochs"] == 1
     assert trainer.state.init["method"] == "erm"
 
@@ -85,15 +85,13 @@ def test_a_signal_before_the_first_step_leaves_a_run_that_starts_again(base, tmp
 
 def test_plain_weights_of_the_same_network_will_do(base, tmp_path):
     file = tmp_path / "weights.pt"
-    torch.save(read_checkpoint(base)["model"], file)
+    torch.save(read_checkpoint(base).model, file)
     trainer = tiny.new_trainer(tmp_path, "faal", model__init=str(file))
-    assert equal(weights(trainer), read_checkpoint(base)["model"])
+    assert equal(weights(trainer), read_checkpoint(base).model)
 
 
 def test_weights_without_a_normalisation_need_to_be_told_one(base, tmp_path):
-    state = {
-        name: v for name, v in read_checkpoint(base)["model"].items() if not name.startswith("normalize.")
-    }
+    state = {name: v for name, v in read_checkpoint(base).model.items() if not name.startswith("normalize.")}
     file = tmp_path / "theirs.pt"
     torch.save(state, file)
     with pytest.raises(InputError, match=r"model\.init_normalize"):

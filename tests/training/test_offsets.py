@@ -30,7 +30,7 @@ def test_the_offsets_are_added_to_the_logits_and_are_never_worse_on_the_hold_out
     x = torch.rand(4, 1, 28, 28)
     plain, shifted = cf.load(run), cf.load(fit.checkpoint)
     assert torch.allclose(shifted(x), plain(x) + fit.offsets, atol=1e-5)
-    assert torch.equal(read_checkpoint(fit.checkpoint)["offsets"], fit.offsets)
+    assert torch.equal(read_checkpoint(fit.checkpoint).offsets, fit.offsets)
     assert fit.test.keys() == {"before", "after"}
     # The run's own test is not taken again.
     assert fit.test["before"] == read_finished(run)["checkpoints"]["best-average"]

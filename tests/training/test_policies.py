@@ -19,7 +19,7 @@ SHORT = {"epochs": 2, "steps_per_epoch": 2}
 
 
 def weights(run) -> dict[str, torch.Tensor]:
-    return read_checkpoint(run / "checkpoints/last.pt")["model"]
+    return read_checkpoint(run / "checkpoints/last.pt").model
 
 
 def same_weights(run, other) -> bool:
@@ -128,9 +128,9 @@ def test_the_test_radius_is_never_scaled(few_images, tmp_path, monkeypatch):
 
 def test_the_hold_outs_losses_are_those_of_trades_without_factors(few_images, tmp_path):
     trainer = tiny.new_trainer(tmp_path, "wat")
-    losses, mean = trainer.holdout.losses(trainer.step.model, trainer.step.objective)
+    losses, mean = trainer.validation.holdout.losses(trainer.step.model, trainer.step.objective)
     trainer.step.policy.view.weight.fill_(3.0)
-    again, _ = trainer.holdout.losses(trainer.step.model, trainer.step.objective)
+    again, _ = trainer.validation.holdout.losses(trainer.step.model, trainer.step.objective)
     assert torch.equal(losses, again)
     # Four images of each class.
     assert mean == pytest.approx(float(losses.mean()))

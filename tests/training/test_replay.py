@@ -46,7 +46,7 @@ def test_replay_a_trace_sees_a_number_that_changes():
 
 def state(trainer):
     """Everything that the next steps depend on, and what is logged."""
-    parts = trainer.state.state_dict()
+    parts = trainer.state.whole().to_state()
     return tensors([parts[key] for key in ("model", *trainer.state.parts())])
 
 

@@ -20,6 +20,7 @@ from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import differences, essential_settings
 from cfol_fast.training.building import new_model, training_attack
 from cfol_fast.training.capture import why_no_graph
+from cfol_fast.training.rows import training_row
 from cfol_fast.training.shards import check_shards
 from cfol_fast.training.trainer import Trainer
 from tests.distributed.networks import DROPOUT, PLAIN
@@ -91,7 +92,7 @@ def test_indices_pixels_and_attack_starts_do_not_depend_on_the_shards(
     def seen(shards: int) -> list[Tensor]:
         trainer, found = tiny.new_trainer(tmp_path, shards=shards, attack__norm=norm, attack__eps=eps), []
         start = trainer.step.attack.start
-        trainer.step.attack.start = lambda x, eps: found.append(start(x, eps)) or found[-1].clone()
+        trainer.step.attack.start = lambda *of: found.append(start(*of)) or found[-1].clone()
         batches = [
             (batch.indices, batch.x)
             for batch in trainer.state.batches.feed(2)
@@ -127,7 +128,7 @@ def test_all_shards_are_attacked_with_the_statistics_from_the_steps_start(tmp_pa
     trainer = tiny.new_trainer(tmp_path, shards=4)
     norm = next(m for m in trainer.step.model.modules() if isinstance(m, torch.nn.BatchNorm2d))
     attack, seen = trainer.step.attack.start, []
-    trainer.step.attack.start = lambda x, eps: seen.append(norm.running_mean.clone()) or attack(x, eps)
+    trainer.step.attack.start = lambda *of: seen.append(norm.running_mean.clone()) or attack(*of)
     tiny.take_steps(trainer, 2)
     first, second = seen[:4], seen[4:]
     assert len(seen) == 8
@@ -166,7 +167,7 @@ def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tm
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 2)
     config = trainer.config
     config.batchnorm = "sync"
-    model = new_model(trainer.images.spec, config, trainer.step.device)
+    model = new_model(trainer.state.images.spec, config, trainer.step.device)
     assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
     model.load_state_dict(trainer.step.model.state_dict())
     x, y = torch.rand(4, 1, 28, 28), torch.arange(4)
@@ -183,9 +184,9 @@ def test_figures_are_those_of_all_ranks(tmp_path: Path) -> None:
 
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 3)
     trainer.position.epoch_seconds = 2.0
-    alone = trainer.training_row()
+    alone = training_row(trainer.step, trainer.position, trainer.length)
     trainer.step.counts.ranks = Twins(0, 2)
-    both = trainer.training_row()
+    both = training_row(trainer.step, trainer.position, trainer.length)
     assert (alone["images_per_second"], both["images_per_second"]) == (24, 48)
     assert both["loss"] == 2 * alone["loss"]
     assert both["robust_error"] == alone["robust_error"]

@@ -73,9 +73,9 @@ def test_no_pass_of_a_step_keeps_the_gradients_of_the_last_beside_it(
     held: list[bool] = []
     attacked = Step.attacked
 
-    def watched(step, x, y):
+    def watched(step, x, y, slots=None):
         held.append(any(parameter.grad is not None for parameter in step.model.parameters()))
-        return attacked(step, x, y)
+        return attacked(step, x, y, slots)
 
     monkeypatch.setattr(Step, "attacked", watched)
     take_steps(trainer, 1)

@@ -97,7 +97,7 @@ def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_p
         values = [row[judged][metric] for row in rows]
         first_best = 1 + values.index(max(values))
         assert run.result["checkpoints"][name]["epoch"] == first_best
-        assert read_checkpoint(run.folder / "checkpoints" / f"{name}.pt")["epoch"] == first_best
+        assert read_checkpoint(run.folder / "checkpoints" / f"{name}.pt").epoch == first_best
 
 
 def test_without_a_hold_out_the_last_epoch_is_tested(few_images, tmp_path):
@@ -126,7 +126,7 @@ def test_two_equal_runs_are_equal_and_another_seed_is_not(few_images, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         tiny.run(tmp_path / name, epochs=1, seed=seed)
     tiny.assert_same_outcome(tmp_path / "a", tmp_path / "b")
-    weights = [read_checkpoint(tmp_path / name)["model"]["net.linear.weight"] for name in "ac"]
+    weights = [read_checkpoint(tmp_path / name).model["net.linear.weight"] for name in "ac"]
     assert not torch.equal(*weights)
 
 
@@ -171,7 +171,7 @@ def test_a_bad_state_never_overwrites_a_good_checkpoint(few_images, tmp_path, mo
     with pytest.raises(TrainingFailed, match=r"since step \d+; the last good checkpoint is .*last.pt"):
         tiny.run(tmp_path / "run", checkpoint__steps=1, epochs=8)
     state = read_checkpoint(tmp_path / "run/checkpoints/last.pt")
-    assert int(state["step"]["first_bad"]) == NEVER
+    assert int(state.run.step["first_bad"]) == NEVER
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_load_gives_the_tested_model_in_eval_mode(few_images, tmp_path):
     model = cf.load(run.folder)
     assert not model.training
     assert model.classes == run.result["classes"]
-    state = read_checkpoint(run.folder / "checkpoints/best-average.pt")["model"]
+    state = read_checkpoint(run.folder / "checkpoints/best-average.pt").model
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     last = cf.load(run.folder / "checkpoints/last.pt")
     assert last(torch.rand(2, 1, 28, 28)).shape == (2, 10)
