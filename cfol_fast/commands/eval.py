@@ -41,6 +41,7 @@ examples:
 
 RADIUS = Range(0, 1e4, whole=False)
 SECONDS = Range(1, 1_000_000, whole=False)
+SHARE = Range(0, 1, whole=False)
 # The attacks of --attack, and what belongs to some of them only.
 KINDS = ("pgd", "trades", "fgsm", "autoattack")
 BELONGS_TO = {
@@ -170,9 +171,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FIGURE>=X",
         help=(
-            "exit status 1 unless the robust worst, average, class_average, tail or a class by its name is at"
-            " least X (clean.worst: without attack); may be given several times"
+            "exit status 1 unless the robust worst, average, class_average, tail, smooth_worst or a class by"
+            " its name is at least X, or 'classes below 0.05 <= N' (clean.worst: without attack; worst.lower:"
+            " the lower end of the 95 %% interval); may be given several times"
         ),
+    )
+    parser.add_argument(
+        "--floor",
+        type=SHARE,
+        default=0.1,
+        metavar="SHARE",
+        help="accuracy below which a class counts as failing (default: %(default)s)",
     )
     parser.add_argument(
         "--sanity",
@@ -249,6 +258,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
         batch_size=args.batch_size,
         device=device,
         active_set=args.active_set,
+        floor=args.floor,
         progress=None if args.quiet else Count("testing"),
         ranks=ranks,
         **given,
@@ -294,6 +304,9 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     # The table has them above its first line.
     for doubt in report.warnings if args.quiet else ():
         print(f"cfol-fast: warning: {doubt['reason']}", file=sys.stderr)
+    for one in verdicts:
+        if one["note"] and not args.quiet:
+            print(f"note: {one['requirement']}: {one['note']}", file=sys.stderr)
     for one in missed:
         print(f"cfol-fast: not met: {one['requirement']}: {one['reason']}", file=sys.stderr)
     if failed:

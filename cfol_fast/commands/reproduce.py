@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from cfol_fast.errors import InputError
+from cfol_fast.plain_text import aligned
 from cfol_fast.user_input import Range
 
 NAME = "reproduce"
@@ -233,9 +234,7 @@ def _list(args: argparse.Namespace) -> None:
     table = frontier.read()
     count, cost = frontier.outline(table, table.scales[args.scale])
     rows.append((FRONTIER, f"{count} runs", cost, table.title))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        print("  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]))
+    print("\n".join(aligned(rows, left=range(4))))
 
 
 def _dry_run(names: list[str], args: argparse.Namespace) -> None:

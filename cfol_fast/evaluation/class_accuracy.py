@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs import accuracy
-from cfol_fast.runs.accuracy import TAIL, Z95, Accuracy
+from cfol_fast.runs.accuracy import Z95, Accuracy
+from cfol_fast.runs.metrics import FLOOR, TAIL, tail_mean
 
 
 class ClassAccuracy:
@@ -24,7 +25,9 @@ class ClassAccuracy:
     `worst`.
     """
 
-    def __init__(self, labels: Tensor, predictions: Tensor, classes: Sequence[str]) -> None:
+    def __init__(
+        self, labels: Tensor, predictions: Tensor, classes: Sequence[str], floor: float = FLOOR
+    ) -> None:
         self.classes = list(classes)
         k = len(self.classes)
         labels, predictions = labels.cpu(), predictions.cpu()
@@ -44,13 +47,19 @@ class ClassAccuracy:
         # (k,) int64 each
         self.counts = self.confusion.sum(1)
         self.hits = self.confusion.diagonal().clone()
+        # Below it a class counts as failing.
+        self.floor = floor
         # (k,) float64; 0/0 is NaN
         self.per_class = self.hits.double() / self.counts
 
     @cached_property
     def record(self) -> Accuracy:
         """The figures without tensors, as files hold them."""
-        return Accuracy.from_confusion(self.classes, self.confusion.tolist())
+        return Accuracy.from_confusion(self.classes, self.confusion.tolist(), self.floor)
+
+    def metric(self, key: str) -> float:
+        """Any figure by its key, as JSON has it: `cfol_fast.runs.metrics.METRICS`."""
+        return self.record.metric(key)
 
     @property
     def average(self) -> float:
@@ -64,7 +73,7 @@ class ClassAccuracy:
 
     def tail(self, fraction: float = TAIL) -> float:
         """The mean accuracy of the ceil(fraction * k) worst classes."""
-        return accuracy.tail_mean(self.record.per_class.values(), fraction)
+        return tail_mean(self.record.per_class.values(), fraction)
 
     @property
     def worst(self) -> float:

@@ -49,6 +49,7 @@ from cfol_fast.evaluation.result import Evaluation
 from cfol_fast.evaluation.rows import Rows, batches_of, check_complete
 from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round, over_batches
 from cfol_fast.ranks import Ranks
+from cfol_fast.runs.metrics import FLOOR
 
 # Steps of PGD when an attack is given as a dict without them; the step size is 2.5 eps / steps.
 STEPS = 20
@@ -79,6 +80,7 @@ def evaluate(
     progress: Progress | None = None,
     ranks: Ranks | None = None,
     classes_by_position: bool = False,
+    floor: float = FLOOR,
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
@@ -92,6 +94,7 @@ def evaluate(
     batch_size: of the passes; a DataLoader keeps its own.
     active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the
     last.
+    floor: an accuracy below which a class counts as failing.
     progress: called with (images done, images in all), an image counting once for each attack.
     ranks: `Ranks(process_group=...)` on every process of a group: they share the batches, and each returns
     the whole result, which
@@ -102,6 +105,8 @@ def evaluate(
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    if not 0 <= floor <= 1:
+        raise InputError(f"floor is an accuracy from 0 to 1, got {floor}")
     source = as_source(x_or_source, y)
     of_model, of_data = model_classes(model), list(class_names if class_names is not None else source.classes)
     if of_model and of_data and not classes_by_position:
@@ -109,7 +114,7 @@ def evaluate(
         if matched is not None:
             ordered = InModelOrder(source, matched, of_model)
             options: dict[str, Any] = {"num_classes": num_classes, "class_names": of_model, "device": device}
-            options |= {"active_set": active_set, "progress": progress, "ranks": ranks}
+            options |= {"active_set": active_set, "progress": progress, "ranks": ranks, "floor": floor}
             report = evaluate(model, ordered, None, attack, batch_size=batch_size, **options)
             return _in_order_of_data(report, matched, of_data, source)
     chosen = [make_attack(one, model) for one in _as_list(attack)]
@@ -132,7 +137,7 @@ def evaluate(
     labels = found.labels
 
     def accuracy(predictions: Tensor) -> ClassAccuracy:
-        return ClassAccuracy(labels, predictions, found.names)
+        return ClassAccuracy(labels, predictions, found.names, floor)
 
     attacked = [found.attacked[number] for number in range(len(chosen))]
     described, accuracies = [_describe(one) for one in chosen], [accuracy(part) for part in attacked]
@@ -163,7 +168,7 @@ def _in_order_of_data(
     back = torch.tensor(matched).argsort()
 
     def ordered(found: ClassAccuracy) -> ClassAccuracy:
-        return ClassAccuracy(back[found.labels], back[found.predictions], names)
+        return ClassAccuracy(back[found.labels], back[found.predictions], names, found.floor)
 
     return dataclasses.replace(
         report,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.accuracy import TAIL, tail_size
+from cfol_fast.runs.metrics import TAIL, tail_size
 
 try:
     from torchmetrics import Metric

@@ -13,7 +13,9 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.evaluator import Progress, evaluate
 from cfol_fast.evaluation.inputs import as_source
-from cfol_fast.evaluation.result import SUMMARY, Evaluation
+from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.plain_text import aligned, percent
+from cfol_fast.runs.metrics import METRICS
 
 
 def evaluate_radii(
@@ -73,23 +75,18 @@ def table(report: Evaluation) -> str:
     curve = report.more["curve"]
     last = curve[-1]["robust"]["per_class"]
     classes = sorted(report.clean.classes, key=lambda name: 2.0 if last.get(name) is None else last[name])
-    width = max(len("class average"), *map(len, classes))
-    lines = [
-        "accuracy over the radius",
-        f"{'eps':{width}}" + "".join(f"{radius_text(at['eps']):>9}" for at in curve),
-    ]
+    rows: list[list[str] | None] = [["eps", *(radius_text(at["eps"]) for at in curve)]]
     for name in classes:
-        lines.append(
-            f"{name:{width}}" + "".join(_percent(at["robust"]["per_class"].get(name)) for at in curve)
-        )
-    lines.append("-" * len(lines[1]))
+        rows.append([name, *(_percent(at["robust"]["per_class"].get(name)) for at in curve)])
+    rows.append(None)
     empty = any(last.get(name) is None for name in classes)
-    for title, metric in SUMMARY.items():
+    for key, metric in METRICS.items():
         # With a class that was not looked at, the worst one is not known.
-        if empty and metric in ("tail", "worst"):
+        if empty and metric.over_classes:
             continue
-        lines.append(f"{title:{width}}" + "".join(_percent(at["robust"][metric]) for at in curve))
-    return "\n".join(lines)
+        title = metric.phrase(curve[-1]["robust"]["floor"])
+        rows.append([title, *(metric.with_unit(at["robust"][key]) for at in curve)])
+    return "\n".join(["accuracy over the radius", *aligned(rows)])
 
 
 def radius_text(eps: float) -> str:
@@ -99,4 +96,4 @@ def radius_text(eps: float) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return f"{'-':>9}" if value is None else f"{100 * value:7.1f} %"
+    return "-" if value is None else f"{percent(value)} %"

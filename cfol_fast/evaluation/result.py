@@ -15,8 +15,9 @@ from torch import Tensor
 
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.machine import versions
-from cfol_fast.runs.accuracy import METRICS
+from cfol_fast.plain_text import aligned, percent
 from cfol_fast.runs.csv_text import csv_text
+from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.predictions import pack
 
 FORMAT = 1
@@ -99,47 +100,36 @@ class Evaluation:
         """
         clean = self.clean.record
         shown = clean if self.robust is None else self.robust.record
-        width = max(len("class average"), *(len(name) for name in shown.classes))
-        head = f"{'class':{width}}  {'count':>6}  {'clean':>7}" + (
-            "" if self.robust is None else f"  {'robust':>7}"
-        )
-        lines = [head + f"  {'95 % interval':>16}"]
+        both = [clean] if self.robust is None else [clean, shown]
+        rows: list[list[str] | None] = [
+            ["class", "count", "clean", *([] if self.robust is None else ["robust"]), "95 % interval"]
+        ]
         # A class without examples comes last.
         for name in sorted(shown.classes, key=lambda name: shown.per_class.get(name, 2.0)):
             if name not in shown.per_class:
-                lines.append(f"{name:{width}}  {0:6}  no examples")
+                rows.append([name, "0", *["–"] * len(both), "no examples"])
                 continue
-            low, high = shown.interval[name]
-            line = f"{name:{width}}  {shown.count[name]:6}  {_percent(clean.per_class[name])}"
-            if self.robust is not None:
-                line += f"  {_percent(shown.per_class[name])}"
-            lines.append(line + f"  {_percent(low)} -{_percent(high)}")
-        lines.append("-" * len(lines[0]))
+            figures = [_percent(accuracy.per_class[name]) for accuracy in both]
+            rows.append([name, str(shown.count[name]), *figures, _interval(shown.interval[name])])
+        rows.append(None)
         empty = len(shown.classes) - len(shown.per_class)
-        for title, metric in SUMMARY.items():
-            if empty and metric in ("tail", "worst"):
+        for key, metric in METRICS.items():
+            if empty and metric.over_classes:
                 continue
-            line = f"{title:{width}}  {'':6}  {_percent(getattr(clean, metric))}"
-            line += "" if self.robust is None else f"  {_percent(getattr(shown, metric))}"
+            figures = [metric.with_unit(metric.of(accuracy)) for accuracy in both]
             # Of the tail and the worst class: for whichever classes they are.
-            limits = shown.limits(metric) if metric in METRICS else None
-            lines.append(line + (f"  {_percent(limits[0])} -{_percent(limits[1])}" if limits else ""))
+            limits = shown.limits(key)
+            text = "" if limits is None else " - ".join(metric.with_unit(limit) for limit in limits)
+            rows.append([metric.phrase(shown.floor), "", *figures, text])
+        lines = aligned(rows)
         if empty:
             lines.append(f"no worst class: {empty} of {len(shown.classes)} classes have no images")
+        elif len(shown.lowest) > 1:
+            lines.append(f"{len(shown.lowest)} classes are the worst, all at {_percent(shown.worst)}")
         for what, accuracy in self.attacks if len(self.attacks) > 1 else []:
-            lines.append(
-                f"{what.get('kind')}: {_percent(accuracy.average).strip()} average, {describe(what)}"
-            )
+            lines.append(f"{what.get('kind')}: {_percent(accuracy.average)} average, {describe(what)}")
         warnings = [f"warning: {one['reason']}" for one in self.warnings]
         return "\n".join([*warnings, *lines, *(f"note: {note}" for note in self.notes)])
-
-
-SUMMARY = {
-    "average": "average",
-    "class average": "class_average",
-    "20 % tail": "tail",
-    "worst class": "worst",
-}
 
 
 def describe(attack: Mapping[str, Any]) -> str:
@@ -148,7 +138,11 @@ def describe(attack: Mapping[str, Any]) -> str:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:5.1f} %"
+    return f"{percent(value)} %"
+
+
+def _interval(pair: tuple[float, float]) -> str:
+    return " - ".join(map(_percent, pair))
 
 
 def _digits(accuracy: ClassAccuracy) -> str:

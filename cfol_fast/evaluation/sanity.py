@@ -21,6 +21,7 @@ from cfol_fast.evaluation.autoattack import LEAST_CLASSES, AutoAttack
 from cfol_fast.evaluation.evaluator import STEPS, evaluate
 from cfol_fast.evaluation.inputs import as_source
 from cfol_fast.evaluation.result import Evaluation
+from cfol_fast.plain_text import aligned
 from cfol_fast.runs.intervals import ERROR, binomial_tail
 
 # Comparisons in each class: two directions of more steps, Square, and the large radius.
@@ -151,14 +152,16 @@ class _Comparison:
         return many > few and binomial_tail(many, many + few, 0.5) < self.level
 
 
+def _verdict(check: Check) -> str:
+    return f"not checked: {check.skipped}" if check.skipped else "FAILED" if check.failures else "passed"
+
+
 def describe(checks: list[Check], counts: Mapping[str, int]) -> str:
     """For the terminal: a line per check, and one per class that fails it. counts: images of each class."""
+    rows = [[check.name, _verdict(check), check.what] for check in checks]
     lines = ["check for masked gradients"]
-    for check in checks:
-        verdict = (
-            f"not checked: {check.skipped}" if check.skipped else "FAILED" if check.failures else "passed"
-        )
-        lines.append(f"  {check.name} ({check.what}): {verdict}")
+    for check, line in zip(checks, aligned(rows, left=range(3)), strict=True):
+        lines.append(f"  {line}")
         lines += [f"    {name}: {why}" for name, why in check.failures.items()]
     fewest = min((n for n in counts.values() if n), default=0)
     needed = math.ceil(math.log2(COMPARISONS * len(counts) / ERROR))

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.plain_text import percent
 from cfol_fast.recipes.recipe import Figure as Wanted
 from cfol_fast.reporting.chart import BarChart, Chart, Colour, Figure, Line, LineChart, Rule, Series
 from cfol_fast.reporting.charts import class_rules
 from cfol_fast.reporting.groups import MANY, method_colour
 from cfol_fast.reporting.training_charts import lines_of_classes
-from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.records import Run, load_run
 
 # Of a model that no method of ours trained.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cfol_fast.plain_text import percent, points
 from cfol_fast.recipes.table import metric_title
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.groups import Stat
-from cfol_fast.reporting.wording import percent, points, stat_text
+from cfol_fast.reporting.wording import stat_text
 
 # Decimals of percentages: the paper prints shares with four digits.
 DIGITS = 2

@@ -16,9 +16,10 @@ from cfol_fast.methods import METHODS
 from cfol_fast.recipes import paper
 from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
-from cfol_fast.runs.accuracy import METRICS, mean_deviation
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation
 from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.records import join_versions, read_finished
 
 FORMAT = 1
@@ -150,7 +151,10 @@ def _statistic(measured: Mapping[str, Any], metric: str) -> float:
     found = measured[kind]
     if statistic == "average" and found.get("class_average") is not None:
         statistic = "class_average"
-    return float(found[statistic])
+    if statistic in found:
+        return float(found[statistic])
+    # A file of before the metric was there.
+    return Accuracy.from_json(found, metric).metric(statistic)
 
 
 def _value(values: Sequence[float], printed: paper.Number | None) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _per_class(accuracies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
 def metric_title(metric: str) -> str:
     """robust.worst -> robust worst class"""
     split, _, statistic = metric.partition(".")
-    return f"{split} {METRICS[statistic].lower()}"
+    return f"{split} {METRICS[statistic].phrase()}"
 
 
 def judge(claims: Sequence[Claim], blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:

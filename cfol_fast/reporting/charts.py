@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cfol_fast.plain_text import percent
 from cfol_fast.reporting import radius_charts, training_charts
 from cfol_fast.reporting.chart import BarChart, Chart, DotChart, Figure, Matrix, Rule, Series, on_one_scale
 from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
-from cfol_fast.reporting.wording import percent
-from cfol_fast.runs.accuracy import METRICS, tail_size
+from cfol_fast.runs.metrics import COUNT, SHARE, Metric, tail_size
 
 # The largest confusion matrix whose cells can be read.
 MATRIX = 20
@@ -90,23 +90,29 @@ def _shown(comparison: Comparison) -> list[Group]:
 
 
 def measures(comparison: Comparison) -> Figure | None:
-    """Average, tail and worst class of every group on one scale."""
+    """The figures of every group on one scale; numbers of classes as shares of all."""
     groups = _shown(comparison)
     rows = [
         (split, metric)
         for split in SPLITS
-        for metric in METRICS
-        if any(group.stat(split, metric) is not None for group in groups)
+        for metric in comparison.metrics
+        if any(group.stat(split, metric.key) is not None for group in groups)
     ]
     if not rows:
         return None
-    dots = [_series(group.label, group.colour, [group.stat(*row) for row in rows]) for group in groups]
-    names = [f"{SPLITS[split]} {METRICS[metric].lower()}" for split, metric in rows]
+
+    def stat(group: Group, split: str, metric: Metric) -> Stat | None:
+        found = group.stat(split, metric.key)
+        return found if metric.unit == SHARE or found is None else found.times(1 / len(comparison.classes))
+
+    dots = [_series(group.label, group.colour, [stat(group, *row) for row in rows]) for group in groups]
+    names = [f"{SPLITS[split]} {metric.phrase(comparison.floor)}" for split, metric in rows]
     return Figure(
         "measures",
         "Average, tail and worst class",
         "Accuracy in percent, without an attack (clean) and under it (robust). The 20 % tail is the mean"
         f" over the {comparison.tail_size} worst of {len(comparison.classes)} classes. "
+        + ("Numbers of classes: in percent of all. " if any(m.unit == COUNT for _, m in rows) else "")
         + _whiskers(comparison, SELECTED),
         [DotChart("", names, dots)],
         _legend(groups),

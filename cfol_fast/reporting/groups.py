@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.reporting.theme import SERIES
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_size
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation
 from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import essential_settings
+from cfol_fast.runs.metrics import FLOOR, METRICS, SHARE, Metric, tail_size, telling
 from cfol_fast.runs.records import Run, in_class_order, same_attack
 
 SPLITS = {"robust": "Robust", "clean": "Clean"}
@@ -37,13 +38,29 @@ class Stat:
     low: float | None = None
     high: float | None = None
 
+    def times(self, factor: float) -> Stat:
+        """In another unit."""
+        return Stat(*(None if one is None else factor * one for one in astuple(self)))  # type: ignore[arg-type]
 
-def summarise(values: Sequence[float], interval: tuple[float, float] | None = None) -> Stat:
-    """Mean and sample deviation of several seeds' values; of one value, with its interval."""
+
+def summarise(
+    values: Sequence[float], interval: tuple[float, float] | None = None, most: float = 1.0
+) -> Stat:
+    """Mean and sample deviation of several seeds' values, which are from 0 to `most`; of one value, with its
+    interval.
+    """
     mean, deviation = mean_deviation(values)
     if deviation is not None:
-        return Stat(mean, deviation, max(0.0, mean - deviation), min(1.0, mean + deviation))
+        return Stat(mean, deviation, max(0.0, mean - deviation), min(most, mean + deviation))
     return Stat(mean, None, *interval) if interval else Stat(mean)
+
+
+def stat_of(accuracies: Sequence[Accuracy], metric: str) -> Stat | None:
+    """One of METRICS by its key over several runs, None without any."""
+    if not accuracies:
+        return None
+    most = 1.0 if METRICS[metric].unit == SHARE else float(len(accuracies[0].classes))
+    return summarise([one.metric(metric) for one in accuracies], accuracies[0].limits(metric), most)
 
 
 @dataclass(frozen=True)
@@ -68,11 +85,8 @@ class Group:
         return [accuracy for accuracy in found if accuracy is not None]
 
     def stat(self, split: str, metric: str) -> Stat | None:
-        """The metric ("average", "tail", "worst") over the seeds, None when no run has it."""
-        found = self.accuracies(split)
-        if not found:
-            return None
-        return summarise([accuracy.metric(metric) for accuracy in found], found[0].limits(metric))
+        """One of METRICS by its key over the seeds, None when no run has it."""
+        return stat_of(self.accuracies(split), metric)
 
     def class_stat(self, split: str, name: str) -> Stat | None:
         found = [accuracy for accuracy in self.accuracies(split) if name in accuracy.per_class]
@@ -208,6 +222,17 @@ class Comparison:
         itself selects.
         """
         return max(self.candidates, key=lambda item: item[1].mean, default=(None,))[0]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """The figures that a table of these groups shows."""
+        return telling(one for group in self.groups for split in SPLITS for one in group.accuracies(split))
+
+    @property
+    def floor(self) -> float:
+        """The accuracy below which a class counts as failing."""
+        found = (one.floor for group in self.groups for split in SPLITS for one in group.accuracies(split))
+        return next(found, FLOOR)
 
     @property
     def tail_size(self) -> int:

@@ -11,25 +11,17 @@ from dataclasses import dataclass
 from html import escape
 
 from cfol_fast import atomic
+from cfol_fast.plain_text import NARROW, percent
 from cfol_fast.reporting import gallery, svg
 from cfol_fast.reporting.chart import Figure
 from cfol_fast.reporting.groups import Comparison
 from cfol_fast.reporting.picture_files import PAIR, WIDE
 from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.theme import page_css, variable
-from cfol_fast.reporting.wording import (
-    NARROW,
-    headline,
-    percent,
-    points,
-    radius,
-    run_state,
-    setting_phrase,
-    tone,
-)
-from cfol_fast.runs.accuracy import METRICS
+from cfol_fast.reporting.wording import headline, radius, run_state, setting_phrase, tone
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import is_incidental
+from cfol_fast.runs.metrics import SHARE
 from cfol_fast.runs.records import join_versions
 
 # The width of a drawing on a phone, in px.
@@ -142,30 +134,34 @@ def _notices(comparison: Comparison) -> str:
 
 
 def _cards(comparison: Comparison) -> str:
-    """The three robust measures at a glance: baseline, then the group the headline is about."""
+    """The robust figures at a glance, those that say most first: baseline, then the group the headline is
+    about.
+    """
     base, focus = comparison.baseline, comparison.focus
     cards = []
-    for metric in ("worst", "tail", "average"):
+    for kind in reversed(comparison.metrics):
+        metric = kind.key
         before = base.stat("robust", metric) if base.tested else None
         after = focus.stat("robust", metric) if focus is not None else None
         if before is None:
             continue
         if after is None or focus is None:
             who = base.worst_class("robust") if metric == "worst" else base.label
-            numbers, delta = percent(before.mean), ""
+            numbers, delta = kind.text(before.mean), ""
         else:
             worst = dict.fromkeys([base.worst_class("robust"), focus.worst_class("robust")])
             who = ", then ".join(worst) if metric == "worst" else ""
             numbers = (
-                f'<span class="from">{percent(before.mean)}</span><span class="arrow">→</span>'
-                f'<span style="color:{variable(focus.colour)}">{percent(after.mean)}</span>'
+                f'<span class="from">{kind.text(before.mean)}</span><span class="arrow">→</span>'
+                f'<span style="color:{variable(focus.colour)}">{kind.text(after.mean)}</span>'
             )
-            change = points(after.mean - before.mean)
-            delta = f'<div class="delta{tone(change)}">{change} points</div>'
+            change = kind.change(after.mean - before.mean)
+            of = "points" if kind.unit == SHARE else "classes"
+            delta = f'<div class="delta{tone(change, kind)}">{change} {of}</div>'
+        unit = '<span class="unit">%</span>' if kind.unit == SHARE else ""
         cards.append(
-            f'<div class="card"><div class="what"><span>{prose(METRICS[metric])}</span><span'
-            f' class="who">{escape(who)}</span></div><div class="change">{numbers}<span'
-            f' class="unit">%</span></div>{delta}</div>'
+            f'<div class="card"><div class="what"><span>{prose(kind.heading(comparison.floor))}</span><span'
+            f' class="who">{escape(who)}</span></div><div class="change">{numbers}{unit}</div>{delta}</div>'
         )
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 
+from cfol_fast.plain_text import percent, points
 from cfol_fast.reporting.chart import (
     BarChart,
     Chart,
@@ -26,7 +27,6 @@ from cfol_fast.reporting.chart import (
     ticks,
 )
 from cfol_fast.reporting.theme import ink_on, variable
-from cfol_fast.reporting.wording import percent, points
 
 # Text sizes in px, as in chart.css, and the mean width of a character in units of them; wide fonts need 0.6,
 # most less.

@@ -9,15 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from html import escape
 
+from cfol_fast.plain_text import aligned, points
 from cfol_fast.reporting.theme import variable
-from cfol_fast.reporting.wording import points, tone
+from cfol_fast.reporting.wording import tone
 from cfol_fast.runs.csv_text import csv_text
+from cfol_fast.runs.metrics import Metric
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is read (`text`), and the number behind it for CSV; `difference` from the baseline is a
-    share too.
+    """What is read (`text`), and the number behind it for CSV with its `difference` from the baseline.
+
+    metric: what the number is, which says how a difference is written and which one is a gain; a share whose
+    larger value is better without one.
     """
 
     text: str
@@ -25,6 +29,20 @@ class Cell:
     deviation: float | None = None
     difference: float | None = None
     best: bool = False
+    metric: Metric | None = None
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is better than the baseline."""
+        change = self.difference or 0.0
+        return change > 0 if self.metric is None else self.metric.is_better(change)
+
+    def change(self, digits: int = 1) -> str:
+        """The difference with its sign; empty without one."""
+        if self.difference is None:
+            return ""
+        write = points if self.metric is None else self.metric.change
+        return write(self.difference, digits)
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class Table:
         return [*self.colours, *[None] * (len(self.columns) - len(self.colours))]
 
     def _change(self, cell: Cell) -> str:
-        return "" if cell.difference is None else points(cell.difference, self.digits)
+        return cell.change(self.digits)
 
     def transposed(self, stub: str) -> Table:
         """Columns as rows, under the heading `stub`: for tables with more columns than a page is wide."""
@@ -104,7 +122,7 @@ class Table:
         kind = "wrap" if self.words else "best" if cell.best else ""
         change = self._change(cell)
         if change:
-            change = f'<span class="delta{tone(change)}">{change}</span>'
+            change = f'<span class="delta{tone(change, cell.metric)}">{change}</span>'
         # Where a cell takes two lines, a number stays on that of its sign.
         text = escape(cell.text).replace(" ± ", "\u00a0±\u00a0").replace(" → ", "\u00a0→\u00a0")
         return f"<td{f' class={kind}' if kind else ''}>{text}{change}</td>"
@@ -165,24 +183,15 @@ class Table:
 
     def text(self, good: str = "", bad: str = "", bold: str = "", end: str = "") -> str:
         """Aligned columns for a terminal; the arguments are the escape codes of a terminal with colours."""
-        lines = [[*self.stubs, *self.columns]]
-        lines += [[*row.stubs, *(self._plain_cell(cell) for cell in row.cells)] for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        codes = [[""] * len(widths)]
+        rows: list[list[str] | None] = [[*self.stubs, *self.columns], None]
+        codes: list[list[str] | None] = [None, None]
         for row in self.rows:
-            codes.append([""] * len(row.stubs))
-            for cell in row.cells:
-                change = (good if cell.difference > 0 else bad) if cell.difference else ""
-                codes[-1].append((bold if cell.best else "") + change)
-        aligned = []
-        for line, line_codes in zip(lines, codes, strict=True):
-            parts = []
-            for place, (text, width, code) in enumerate(zip(line, widths, line_codes, strict=True)):
-                left = self.words or place < len(self.stubs)
-                padded = text.ljust(width) if left else text.rjust(width)
-                parts.append(f"{code}{padded}{end}" if code else padded)
-            aligned.append("  ".join(parts).rstrip())
-        return "\n".join([aligned[0], "  ".join("─" * width for width in widths), *aligned[1:]])
+            rows.append([*row.stubs, *(self._plain_cell(cell) for cell in row.cells)])
+            changes = [(good if cell.is_gain else bad) if cell.difference else "" for cell in row.cells]
+            marks = [bold if cell.best else "" for cell in row.cells]
+            codes.append([""] * len(row.stubs) + [*map(str.__add__, marks, changes)])
+        left = range(len(self.stubs) + len(self.columns) if self.words else len(self.stubs))
+        return "\n".join(aligned(rows, left, codes, end))
 
     def _plain_cell(self, cell: Cell, bold: str = "") -> str:
         change = self._change(cell)

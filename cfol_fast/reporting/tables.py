@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat
+from cfol_fast.plain_text import points
+from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat, stat_of
 from cfol_fast.reporting.table import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, change_text, duration, points, run_state, stat_text
+from cfol_fast.reporting.wording import attack_phrase, change_text, duration, run_state, stat_text
 from cfol_fast.runs import price as prices
-from cfol_fast.runs.accuracy import METRICS, Accuracy
+from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.checkpoints import EMA
 from cfol_fast.runs.comparisons import AVERAGE, mcnemar
+from cfol_fast.runs.metrics import METRICS, Metric
 from cfol_fast.runs.predictions import right_images
 from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
 
@@ -31,41 +33,48 @@ def build(comparison: Comparison) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def _cells(stats: Sequence[Stat | None], reference: Stat | None) -> list[Cell]:
+def _cells(
+    stats: Sequence[Stat | None], reference: Stat | None, metric: Metric = METRICS["average"]
+) -> list[Cell]:
     """The cells of a row: the best is marked when there is a choice; all but the first have their difference
-    from `reference`.
+    from `reference`. metric: what the figures are.
     """
     means = [stat.mean for stat in stats if stat is not None]
-    best = max(means) if len(means) > 1 else None
+    best = metric.best(means) if len(means) > 1 else None
     cells = []
     for place, stat in enumerate(stats):
         if stat is None:
             cells.append(Cell(stat_text(None)))
             continue
         difference = stat.mean - reference.mean if reference and place else None
-        cells.append(Cell(stat_text(stat), stat.mean, stat.deviation, difference, stat.mean == best))
+        text = stat_text(stat, metric=metric)
+        cells.append(Cell(text, stat.mean, stat.deviation, difference, stat.mean == best, metric))
     return cells
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """The paper's table: average, 20 % tail and worst class, clean and robust, a column per group."""
+    """The paper's table, clean and robust, a column per group: average, 20 % tail and worst class, and what
+    else tells something of these data.
+    """
     rows: list[Row] = []
     # What an unfinished run reached on its hold-out is shown, but neither compared with test results nor
     # called best; nor is what was measured with another attack or on other images.
     tested = [group for group in comparison.groups if group.tested]
     alike = [group for group in comparison.groups if comparison.comparable(group)]
     for split, split_name in SPLITS.items():
-        for metric, metric_name in METRICS.items():
-            if not any(group.stat(split, metric) for group in comparison.groups):
+        opens = True
+        for metric in comparison.metrics:
+            key = metric.key
+            if not any(group.stat(split, key) for group in comparison.groups):
                 continue
-            reference = comparison.baseline.stat(split, metric) if comparison.baseline.tested else None
-            compared = iter(_cells([group.stat(split, metric) for group in alike], reference))
+            reference = comparison.baseline.stat(split, key) if comparison.baseline.tested else None
+            compared = iter(_cells([group.stat(split, key) for group in alike], reference, metric))
             cells = [
-                next(compared) if group in alike else _cells([group.stat(split, metric)], None)[0]
+                next(compared) if group in alike else _cells([group.stat(split, key)], None, metric)[0]
                 for group in comparison.groups
             ]
-            opens = not rows or (rows[-1].stubs[0] != split_name and metric == "average")
-            rows.append(Row([split_name if opens else "", metric_name], cells, opens))
+            rows.append(Row([split_name if opens else "", metric.heading(comparison.floor)], cells, opens))
+            opens = False
     caption = "Accuracy in percent"
     if len(alike) > 1:
         caption += f"; beside it the difference from {comparison.baseline.label} in points, the best in bold"
@@ -226,23 +235,23 @@ def _blocks(
     """A block of rows per name, a row per metric, of the accuracies that each run has under that name."""
     rows: list[Row] = []
     for name in names:
-        for number, (metric, metric_name) in enumerate(METRICS.items()):
-            stats = []
-            for group in groups:
-                accuracies = [accuracy for run in group.runs for accuracy in found(run, name)]
-                stats.append(
-                    Group("", "", "", [], [(None, one) for one in accuracies]).stat("robust", metric)
-                )
+        accuracies = [
+            [accuracy for run in group.runs for accuracy in found(run, name) if accuracy is not None]
+            for group in groups
+        ]
+        for number, metric in enumerate(comparison.metrics):
+            stats = [stat_of(of_group, metric.key) for of_group in accuracies]
             reference = stats[0] if groups[0] is comparison.baseline else None
             alike = [comparison.comparable(group) or not group.tested for group in groups]
             compared = iter(
-                _cells([stat for stat, same in zip(stats, alike, strict=True) if same], reference)
+                _cells([stat for stat, same in zip(stats, alike, strict=True) if same], reference, metric)
             )
             cells = [
-                next(compared) if same else _cells([stat], None)[0]
+                next(compared) if same else _cells([stat], None, metric)[0]
                 for stat, same in zip(stats, alike, strict=True)
             ]
-            rows.append(Row([name if number == 0 else "", metric_name], cells, number == 0))
+            stubs = [name if number == 0 else "", metric.heading(comparison.floor)]
+            rows.append(Row(stubs, cells, number == 0))
     return rows
 
 

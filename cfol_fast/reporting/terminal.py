@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cfol_fast.plain_text import percent, points
 from cfol_fast.progress import bar
 from cfol_fast.reporting import tables
 from cfol_fast.reporting.groups import MANY, Comparison, Group, compare
 from cfol_fast.reporting.theme import TERMINAL
-from cfol_fast.reporting.wording import percent, points
 from cfol_fast.runs.records import Run, load_run, run_from_result
 
 Result = Mapping[str, Any] | Run | Path | str

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cfol_fast.plain_text import percent
 from cfol_fast.reporting.chart import Figure, Line, LineChart, Rule, on_one_scale
 from cfol_fast.reporting.groups import MANY, Comparison, Group, summarise
-from cfol_fast.reporting.wording import percent
-from cfol_fast.runs.accuracy import METRICS, tail_size
+from cfol_fast.runs.metrics import METRICS, tail_size
 
 # Classes drawn as lines of their own when there are many.
 FOLLOWED = 5
@@ -100,8 +100,8 @@ def accuracy_lines(comparison: Comparison) -> Figure | None:
             epochs, series = _over_epochs(group, _measure(metric), rows)
             if len(epochs) > 1:
                 mean, low, high = _mean_line(series)
-                name = f"{group.label}, {METRICS[metric].lower()}"
-                short = f"{METRICS[metric].split()[0].lower()} {percent(mean[-1])}"
+                name = f"{group.label}, {METRICS[metric].phrase()}"
+                short = f"{METRICS[metric].heading().split()[0].lower()} {percent(mean[-1])}"
                 lines.append(Line(name, group.colour, epochs, mean, low, high, not dashed, dashed, short))
     if not lines:
         return None

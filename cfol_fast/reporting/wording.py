@@ -7,26 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cfol_fast.plain_text import MINUS, NARROW, percent, points
 from cfol_fast.reporting.groups import Comparison, Group, Stat
 from cfol_fast.runs.comparisons import NOT_SHOWN
+from cfol_fast.runs.metrics import Metric
 from cfol_fast.runs.records import Run
-
-# Narrow no-break space, between a number and its unit.
-NARROW = "\u202f"
-MINUS = "\u2212"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """0.393 -> '39.3', the unit standing elsewhere."""
-    return f"{100 * share:.{digits}f}"
-
-
-def points(difference: float, digits: int = 1) -> str:
-    """A difference of shares in percentage points, always with its sign: +29.0, −3.1, 0.0."""
-    text = f"{abs(100 * difference):.{digits}f}"
-    if float(text) == 0:
-        return text
-    return ("+" if difference > 0 else MINUS) + text
 
 
 def change_text(pair: Sequence[float | None]) -> str:
@@ -34,17 +19,20 @@ def change_text(pair: Sequence[float | None]) -> str:
     return " → ".join("–" if share is None else percent(share) for share in pair)
 
 
-def tone(change: str) -> str:
-    """The style of a difference that `points` wrote."""
-    return {"+": " good", MINUS: " bad"}.get(change[0], "")
+def tone(change: str, metric: Metric | None = None) -> str:
+    """The style of a difference that `points`, or the metric, wrote."""
+    styles = ["+", MINUS] if metric is None or not metric.least_is_best else [MINUS, "+"]
+    return {styles[0]: " good", styles[1]: " bad"}.get(change[0], "")
 
 
-def stat_text(stat: Stat | None, digits: int = 1) -> str:
+def stat_text(stat: Stat | None, digits: int = 1, metric: Metric | None = None) -> str:
+    """metric: what it is of; a share without one."""
     if stat is None:
         return "–"
+    write = percent if metric is None else metric.text
     if stat.deviation is None:
-        return percent(stat.mean, digits)
-    return f"{percent(stat.mean, digits)} ± {percent(stat.deviation, digits)}"
+        return write(stat.mean, digits)
+    return f"{write(stat.mean, digits)} ± {write(stat.deviation, digits)}"
 
 
 def duration(seconds: float | None) -> str:

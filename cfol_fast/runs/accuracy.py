@@ -9,13 +9,14 @@ figure is made with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs import intervals
 from cfol_fast.runs.json_files import check_shape
+from cfol_fast.runs.metrics import FLOOR, METRICS, tail_mean
 
 # What JSON may hold of an `Accuracy`, beside the shares, which are checked one by one.
 SHAPE = {
@@ -25,10 +26,6 @@ SHAPE = {
     "confusion": [[int]],
     "worst_class": str,
 }
-# The fields of `Accuracy` that tables and charts show, with their titles: a new metric is a field and its
-# line here.
-METRICS = {"average": "Average", "tail": "20 % tail", "worst": "Worst class"}
-TAIL = 0.2
 # Of a class. Anybody may have edited a file, and an interval takes longer the more images it is for.
 MOST_IMAGES = 10_000_000
 # The 97.5 % quantile of the normal distribution, for two-sided 95 % intervals.
@@ -56,26 +53,12 @@ def mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def tail_size(num_classes: int, fraction: float = TAIL) -> int:
-    """The number of classes in the tail, rounded up as in the paper."""
-    if not 0 < fraction <= 1:
-        raise InputError(f"the tail's fraction must be in (0, 1], got {fraction}")
-    # 0.2 * 15 is a little more than 3 in floating point.
-    return math.ceil(fraction * num_classes - 1e-9)
-
-
-def tail_mean(accuracies: Iterable[float], fraction: float = TAIL) -> float:
-    """The mean of the worst `fraction` of the classes."""
-    ranked = sorted(accuracies)
-    size = tail_size(len(ranked), fraction)
-    return sum(ranked[:size]) / size
-
-
 @dataclass(frozen=True)
 class Accuracy:
     """Accuracies from 0 to 1: `average` over the examples, `class_average` with equal weight for every class.
 
     A class without examples is in `classes` and `count` alone: it has no accuracy and cannot be the worst.
+    floor: an accuracy below which a class counts as failing. Further figures are in `metrics.METRICS`.
     """
 
     classes: list[str]
@@ -88,9 +71,12 @@ class Accuracy:
     interval: dict[str, tuple[float, float]]
     count: dict[str, int]
     confusion: list[list[int]] | None = None
+    floor: float = FLOOR
 
     @classmethod
-    def from_confusion(cls, classes: Sequence[str], confusion: list[list[int]]) -> Accuracy:
+    def from_confusion(
+        cls, classes: Sequence[str], confusion: list[list[int]], floor: float = FLOOR
+    ) -> Accuracy:
         """confusion: a row per true class, a column per prediction."""
         count = dict(zip(classes, map(sum, confusion), strict=True))
         hits = {name: confusion[i][i] for i, name in enumerate(classes) if count[name]}
@@ -111,6 +97,7 @@ class Accuracy:
             interval={name: wilson(share, count[name]) for name, share in per_class.items()},
             count=count,
             confusion=confusion,
+            floor=floor,
         )
 
     @classmethod
@@ -151,6 +138,7 @@ class Accuracy:
             interval=interval or {n: wilson(share, count[n]) for n, share in per_class.items() if n in count},
             count=count,
             confusion=confusion,
+            floor=given("floor", FLOOR),
         )
 
     def in_order(self, classes: list[str]) -> Accuracy:
@@ -162,25 +150,30 @@ class Accuracy:
         return replace(self, classes=classes, confusion=confusion)
 
     def to_json(self) -> dict[str, Any]:
-        """Every class by name, null for one without examples."""
+        """Every class by name, null for one without examples; each of METRICS by its key."""
         return {
-            "average": self.average,
-            "class_average": self.class_average,
-            "tail": self.tail,
-            "worst": self.worst,
+            **{key: metric.of(self) for key, metric in METRICS.items()},
+            "floor": self.floor,
             "worst_class": self.worst_class,
             "per_class": {name: self.per_class.get(name) for name in self.classes},
             "interval": {
                 name: list(self.interval[name]) if name in self.interval else None for name in self.classes
             },
-            "limits": {m: list(pair) if (pair := self.limits(m)) else None for m in METRICS},
+            "limits": {key: list(pair) if (pair := self.limits(key)) else None for key in METRICS},
             "count": self.count,
             "confusion": self.confusion,
         }
 
-    def metric(self, name: str) -> float:
-        """One of METRICS by its name."""
-        return float(getattr(self, name))
+    def metric(self, key: str) -> float:
+        """One of METRICS by its key."""
+        return float(METRICS[key].of(self))
+
+    @property
+    def lowest(self) -> list[str]:
+        """All classes that share the lowest accuracy; the first of them is `worst_class`, unless a file says
+        another.
+        """
+        return [name for name, share in self.per_class.items() if share == self.worst] or [self.worst_class]
 
     @property
     def hits(self) -> dict[str, int] | None:
@@ -191,20 +184,28 @@ class Accuracy:
             return None
         return {name: round(share * self.count[name]) for name, share in self.per_class.items()}
 
+    @property
+    def worst_in_words(self) -> str:
+        """The name of the worst class, or how many classes share its accuracy."""
+        return self.worst_class if len(self.lowest) == 1 else f"{len(self.lowest)} classes"
+
+    @property
+    def class_limits(self) -> list[intervals.Interval] | None:
+        """An interval of each class, all of them right together with 95 %; None where the numbers of images
+        are not known.
+        """
+        hits = self.hits
+        return list(intervals.simultaneous(hits, self.count).values()) if hits else None
+
     def limits(self, metric: str) -> intervals.Interval | None:
-        """The 95 % interval of one of METRICS for these test images; None where the numbers of images are not
-        known.
+        """The 95 % interval of one of METRICS for these test images; None where it has none, and where the
+        numbers of images are not known.
 
         The worst class and the tail are selected by the results, so their intervals hold for whichever
         classes they are.
         """
-        hits = self.hits
-        if not hits:
-            return None
-        if metric == "average":
-            return intervals.clopper_pearson(sum(hits.values()), sum(self.count[name] for name in hits))
-        together = list(intervals.simultaneous(hits, self.count).values())
-        return intervals.of_smallest(together, {"worst": 1, "tail": tail_size(len(hits))}[metric])
+        limits = METRICS[metric].limits
+        return None if limits is None else limits(self)
 
     @property
     def precision(self) -> dict[str, float]:

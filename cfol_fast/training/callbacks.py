@@ -23,8 +23,8 @@ from torch import nn
 from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.progress import is_heard
-from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.metrics_log import Row
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Any
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.accuracy import METRICS
 from cfol_fast.runs.config import to_dict
 from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.metrics_log import Row
 from cfol_fast.training.callbacks import Callback, RunInfo, scalars
 

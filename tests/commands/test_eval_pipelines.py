@@ -107,7 +107,7 @@ def test_sanity_says_which_class_fails_which_check(
     assert evaluate(weights, "--sanity", "--eps", "4/255", "--json", str(out)) == 1
     assert asked[0]["eps"] == pytest.approx(4 / 255)
     shown = capsys.readouterr()
-    assert "  Square (a): FAILED\n    Shirt: why\n" in shown.out
+    assert "  Square        FAILED  a\n    Shirt: why\n" in shown.out
     assert "figures too high: Shirt (Square)" in shown.err
     written = json.loads(out.read_text())["sanity"]
     assert [check["passed"] for check in written] == [False, True]

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import binomtest
 
 from cfol_fast.evaluation import ClassAccuracy, wilson
+from cfol_fast.runs.metrics import METRICS
 
 #          a  a  a  a  b  b  c  c  c  c
 LABELS = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
@@ -78,10 +79,8 @@ def test_the_intervals_are_wilsons(hits: int, n: int) -> None:
 def test_json_has_everything_by_name(accuracy: ClassAccuracy) -> None:
     facts = accuracy.to_json()
     assert set(facts) == {
-        "average",
-        "class_average",
-        "tail",
-        "worst",
+        *METRICS,
+        "floor",
         "worst_class",
         "per_class",
         "interval",

@@ -132,11 +132,12 @@ def test_a_radius_is_needed(trained: Trained) -> None:
 
 def test_the_text_names_check_class_and_reason() -> None:
     checks = [Check("Square", "a against b", {"Shirt": "why"}), Check("large radius", "c")]
-    assert describe(checks, {"Shirt": 300, "Bag": 300}).splitlines() == [
-        "check for masked gradients",
-        "  Square (a against b): FAILED",
-        "    Shirt: why",
-        "  large radius (c): passed",
+    lines = [line.split() for line in describe(checks, {"Shirt": 300, "Bag": 300}).splitlines()]
+    assert lines == [
+        ["check", "for", "masked", "gradients"],
+        ["Square", "FAILED", "a", "against", "b"],
+        ["Shirt:", "why"],
+        ["large", "radius", "passed", "c"],
     ]
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cfol_fast.data.embedded_images import CLASSES as FASHION
-from cfol_fast.runs.accuracy import tail_size, wilson
+from cfol_fast.runs.accuracy import wilson
+from cfol_fast.runs.metrics import tail_size
 
 # Robust accuracy by class as the demo's prototype left it: (ERM-AT, CFOL-AT).
 ROBUST = {

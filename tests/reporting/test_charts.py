@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from cfol_fast.errors import InputError
+from cfol_fast.plain_text import percent
 from cfol_fast.reporting import charts, picture_files, svg, theme
 from cfol_fast.reporting.chart import BarChart, DotChart, LineChart, Matrix, round_up, spread, ticks
 from cfol_fast.reporting.report import read_comparisons
-from cfol_fast.reporting.wording import percent
 from cfol_fast.runs.records import load_run
 from tests.reporting.synthetic_runs import FASHION, ROBUST, accuracy, make_run
 

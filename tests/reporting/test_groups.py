@@ -11,10 +11,11 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
+from cfol_fast.plain_text import points
 from cfol_fast.reporting.groups import compare
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.theme import SERIES
-from cfol_fast.reporting.wording import attack_phrase, duration, headline, points, radius
+from cfol_fast.reporting.wording import attack_phrase, duration, headline, radius
 from cfol_fast.runs.records import find_runs, load_run, without_replaced
 from tests.reporting.synthetic_runs import change, make_run
 

@@ -11,7 +11,7 @@ import pytest
 
 from cfol_fast import reporting
 from cfol_fast.errors import InputError
-from cfol_fast.reporting.wording import points
+from cfol_fast.plain_text import points
 from cfol_fast.runs import predictions
 from cfol_fast.runs.price import price
 from cfol_fast.runs.records import load_run

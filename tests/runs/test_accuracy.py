@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation, tail_mean, tail_size, wilson
+from cfol_fast.runs.accuracy import Accuracy, mean_deviation, wilson
+from cfol_fast.runs.metrics import tail_mean, tail_size
 
 CONFUSION = [[3, 1, 0], [0, 0, 0], [1, 2, 1]]
 

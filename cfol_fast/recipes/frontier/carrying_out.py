@@ -204,7 +204,7 @@ def _search(carrier: Carrier) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row, settings, job in tried:
         held = facts.holdout(job.folder(carrier.out))
-        figures = {metric: round(facts.statistic(held, metric), 6) for metric in ("average", "tail", "worst")}
+        figures = {metric: round(held.metric(metric), 6) for metric in ("average", "tail", "worst")}
         epoch = facts.tested_epoch(job.folder(carrier.out))
         found.append(
             {"row": row.name, "settings": settings, "run": job.name, "epoch": epoch, "holdout": figures}

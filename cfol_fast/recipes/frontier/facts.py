@@ -9,7 +9,7 @@ run of the table's seeds: they alone are judged (Holm over the three). All other
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from cfol_fast.runs.comparisons import judge, paired
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.intervals import t_interval
 from cfol_fast.runs.json_files import read_object
+from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.price import price
 from cfol_fast.runs.records import join_versions, read_finished
@@ -32,13 +33,6 @@ from cfol_fast.runs.run_folder import OFFSETS
 
 FORMAT = 1
 KINDS = ("clean", "robust")
-METRICS = {
-    "average": "average",
-    "class_average": "class average",
-    "tail": "20 % tail",
-    "worst": "worst class",
-    "gap": "best − worst",
-}
 # The paper's rule, of which the declared comparisons are.
 RULE = "best-average"
 OFFSETS_RULE = "offsets"
@@ -84,12 +78,6 @@ def begins(config: TrainConfig) -> int | None:
     return None if share is None or not config.epochs else begin_epoch(share, config.epochs)
 
 
-def statistic(accuracy: Accuracy, metric: str) -> float:
-    if metric == "gap":
-        return max(accuracy.per_class.values()) - accuracy.worst
-    return float(getattr(accuracy, metric))
-
-
 def summary(values: Sequence[float]) -> dict[str, Any]:
     """The mean over the seeds with its 95 % t-interval, which one seed does not have."""
     interval = t_interval(values)
@@ -104,28 +92,33 @@ def _round(value: float) -> float:
     return round(value, 6)
 
 
-def measured(accuracies: Sequence[Mapping[str, Accuracy]]) -> dict[str, Any]:
+def measured(
+    accuracies: Sequence[Mapping[str, Accuracy]], metrics: Collection[str] = METRICS.keys()
+) -> dict[str, Any]:
     """{"clean": {metric: summary}, "robust": ...} over the seeds; `limits`: of the worst class of each seed,
-    for its test images.
+    for its test images. metrics: of METRICS by their keys.
     """
     found: dict[str, Any] = {}
     for kind in KINDS:
         of_kind = [one[kind] for one in accuracies]
-        found[kind] = {metric: summary([statistic(one, metric) for one in of_kind]) for metric in METRICS}
+        found[kind] = {metric: summary([one.metric(metric) for one in of_kind]) for metric in metrics}
         limits = [one.limits("worst") for one in of_kind]
         found[kind]["worst"]["limits"] = [pair and [_round(limit) for limit in pair] for pair in limits]
     return found
 
 
-def attacked(kept: Mapping[str, Accuracy], seed: int) -> dict[str, Any]:
+def attacked(
+    kept: Mapping[str, Accuracy], seed: int, metrics: Collection[str] = METRICS.keys()
+) -> dict[str, Any]:
     """One seed under AutoAttack: figures, and their limits for its images."""
     return {
-        **measured([kept]),
+        **measured([kept], metrics),
         "seed": seed,
         "images": sum(kept["robust"].count.values()),
         "limits": {
-            metric: (found := kept["robust"].limits(metric)) and [_round(limit) for limit in found]
-            for metric in ("average", "tail", "worst")
+            metric: [_round(limit) for limit in found]
+            for metric in metrics
+            if (found := kept["robust"].limits(metric)) is not None
         },
     }
 
@@ -140,7 +133,7 @@ def compared(
     anything certain.
     """
     return {
-        name: {seed: statistic(one[RULE]["robust"], DECLARED_METRIC) for seed, one in of_row.items()}
+        name: {seed: one[RULE]["robust"].metric(DECLARED_METRIC) for seed, one in of_row.items()}
         for name, of_row in tested.items()
     }
 
@@ -187,8 +180,8 @@ def beside_offsets(
         if shared and all(OFFSETS_RULE in tested[ERM][seed] for seed in shared):
             item: dict[str, Any] = {"row": name, "seeds": shared}
             for metric in ("worst", "average"):
-                own = [statistic(tested[name][seed][RULE]["robust"], metric) for seed in shared]
-                erm = [statistic(tested[ERM][seed][OFFSETS_RULE]["robust"], metric) for seed in shared]
+                own = [tested[name][seed][RULE]["robust"].metric(metric) for seed in shared]
+                erm = [tested[ERM][seed][OFFSETS_RULE]["robust"].metric(metric) for seed in shared]
                 difference = paired(own, erm).to_json()
                 item[metric] = {key: difference[key] for key in ("values", "mean", "interval")}
             found.append(item)

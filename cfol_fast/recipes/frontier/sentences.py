@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cfol_fast.plain_text import points
 from cfol_fast.recipes.frontier.facts import OFFSETS_RULE, RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
-from cfol_fast.reporting.wording import percent, points, price_sentence
+from cfol_fast.reporting.wording import price_sentence
+from cfol_fast.runs.metrics import METRICS, Metric
 
 Facts = Mapping[str, Any]
 
@@ -28,12 +30,12 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def interval_text(found: Mapping[str, Any]) -> str:
+def interval_text(found: Mapping[str, Any], metric: Metric = METRICS["worst"]) -> str:
     """24.3 ± 14.2: the mean over the seeds and half of its 95 % t-interval, which is symmetric."""
     interval = found["interval"]
     if interval is None:
-        return percent(found["mean"])
-    return f"{percent(found['mean'])} ± {percent((interval[1] - interval[0]) / 2)}"
+        return metric.text(found["mean"])
+    return f"{metric.text(found['mean'])} ± {metric.text((interval[1] - interval[0]) / 2)}"
 
 
 def difference_text(found: Mapping[str, Any]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cfol_fast.methods import METHODS
+from cfol_fast.plain_text import percent
 from cfol_fast.policies.policy import FROM_HOLDOUT
-from cfol_fast.recipes.frontier.facts import METRICS, OFFSETS_RULE, RULE
+from cfol_fast.recipes.frontier.facts import OFFSETS_RULE, RULE
 from cfol_fast.recipes.frontier.sentences import (
     Facts,
     base_of,
@@ -20,8 +21,8 @@ from cfol_fast.recipes.frontier.sentences import (
 )
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.tables import PRICE_COLUMNS, price_cells
-from cfol_fast.reporting.wording import attack_phrase, percent
-from cfol_fast.runs.accuracy import tail_size
+from cfol_fast.reporting.wording import attack_phrase
+from cfol_fast.runs.metrics import METRICS, Metric, tail_size
 
 RULES = {
     "best-average": "best average",
@@ -88,8 +89,21 @@ def _best(rows: list[Row], lowest: Sequence[int] = ()) -> list[Row]:
     return rows
 
 
+def metrics_in(found: Mapping[str, Any]) -> list[Metric]:
+    """Those of METRICS that these facts have: older facts have fewer."""
+    return [metric for key, metric in METRICS.items() if key in found]
+
+
+def _lowest(metrics: Sequence[Metric]) -> list[int]:
+    """The columns in which the smallest value is the best."""
+    return [place for place, metric in enumerate(metrics) if metric.least_is_best]
+
+
 def _figures(found: Mapping[str, Any]) -> list[Cell]:
-    return [Cell(interval_text(found[metric]), found[metric]["mean"]) for metric in METRICS]
+    return [
+        Cell(interval_text(found[metric.key], metric), found[metric.key]["mean"])
+        for metric in metrics_in(found)
+    ]
 
 
 def main_tables(facts: Facts) -> list[Table]:
@@ -100,8 +114,10 @@ def main_tables(facts: Facts) -> list[Table]:
         ("robust", f"Under attack: {attack_phrase(facts['attack'])}"),
         ("clean", "Clean images"),
     ):
-        rows = _best(_rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind])), (4,))
-        columns = list(METRICS.values())
+        metrics = metrics_in(facts["rows"][0]["rules"][RULE][kind])
+        rows = _rows(facts, lambda row, kind=kind: _figures(row["rules"][RULE][kind]))
+        rows = _best(rows, _lowest(metrics))
+        columns = [metric.phrase() for metric in metrics]
         if uneven(facts):
             columns.append("seeds")
             for row, fact in zip(rows, facts["rows"], strict=True):
@@ -206,14 +222,15 @@ def autoattack_table(facts: Facts) -> Table | None:
     rows = [row for row in facts["rows"] if "autoattack" in row]
     if not rows:
         return None
+    metrics = metrics_in(rows[0]["autoattack"]["robust"])
 
     def cells(row: Mapping[str, Any]) -> list[Cell]:
         found = row["autoattack"]
         made = []
-        for metric in METRICS:
-            value, limits = found["robust"][metric]["mean"], found["limits"].get(metric)
-            text = percent(value) + (f" [{percent(limits[0])}, {percent(limits[1])}]" if limits else "")
-            made.append(Cell(text, value))
+        for metric in metrics:
+            value, limits = found["robust"][metric.key]["mean"], found["limits"].get(metric.key)
+            within = f" [{metric.text(limits[0])}, {metric.text(limits[1])}]" if limits else ""
+            made.append(Cell(metric.text(value) + within, value))
         return made
 
     images, seed = (rows[0]["autoattack"][key] for key in ("images", "seed"))
@@ -224,8 +241,8 @@ def autoattack_table(facts: Facts) -> Table | None:
         " these images; of tail and worst class whichever classes they are]. They are a part of the test"
         f" images: compare its rows with each other, not with the tables above. {DESCRIPTIVE}",
         ["Base", "Method"],
-        list(METRICS.values()),
-        _best(_rows(facts, cells, rows), (4,)),
+        [metric.phrase() for metric in metrics],
+        _best(_rows(facts, cells, rows), _lowest(metrics)),
     )
 
 
