@@ -11,24 +11,28 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-# Names of the labels in examples that are dicts, as Hugging Face and torchvision call them.
+# Names of the images and of the labels in examples that are dicts, as Hugging Face and torchvision call them.
+IMAGES = ("pixel_values", "image", "images", "img", "x")
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
 class Delivered(NamedTuple):
     """A batch as collate_fn made it. number: the one it was asked for with. asked: how many examples were.
 
-    came: how many labels it has; None where it has none that can be counted. reordered: its labels are those
-    of the examples, but in another order.
+    came: how many labels it has; None where it has none that can be counted. replaced: so many of its images
+    are those of another example, in a place that is not theirs. wrong: what else is wrong with it.
     """
 
     number: int
     asked: int
     came: int | None
-    reordered: bool
+    replaced: int
+    wrong: str | None
     batch: Any
 
     def problem(self) -> str | None:
@@ -39,7 +43,17 @@ class Delivered(NamedTuple):
                 f"collate_fn made a batch of {self.came} from {self.asked} examples:"
                 f" {abs(self.asked - self.came)} {what}"
             )
-        return "collate_fn changed the order of the examples" if self.reordered else None
+        if self.replaced:
+            return (
+                f"collate_fn put other examples in the places of {self.replaced} of {self.asked}:"
+                f" {self.replaced} are missing"
+            )
+        return self.wrong
+
+    @property
+    def missing(self) -> int:
+        """How many of the examples did not come; less than 0: so many came in addition."""
+        return self.replaced if self.came is None else self.asked - self.came + self.replaced
 
 
 class Asked(list[Any]):
@@ -68,6 +82,13 @@ def labels_in(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return next((batch[name] for name in LABELS if name in batch), None)
     return batch[1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
+
+
+def image_in(batch: Any) -> Any:
+    """The image of an example, or the images of a batch: the first of a tuple, or the entry of a dict."""
+    if isinstance(batch, Mapping):
+        return next((batch[name] for name in IMAGES if name in batch), None)
+    return batch[0] if isinstance(batch, (tuple, list)) and len(batch) else None
 
 
 def whole_numbers(labels: Any) -> Tensor | None:
@@ -114,14 +135,58 @@ class _Collate:
         self.collate = collate
 
     def __call__(self, examples: Any) -> Delivered:
-        own = _labels_of_each(examples)
+        own, images = _labels_of_each(examples), None
+        if self.collate is not default_collate:
+            # Before collate_fn may write to them.
+            images = _prints([image_in(example) for example in examples])
         batch = self.collate(list(examples))
         labels = whole_numbers(labels_in(batch))
         found = None if labels is None else labels.tolist()
+        came = None if found is None else len(found)
         reordered = own is not None and found is not None and own != found and sorted(own) == sorted(found)
-        return Delivered(
-            examples.number, examples.asked, None if found is None else len(found), reordered, batch
-        )
+        replaced, moved = _compared(images, image_in(batch))
+        wrong = "collate_fn changed the order of the examples" if reordered or moved else _two_labels(batch)
+        return Delivered(examples.number, examples.asked, came, replaced, wrong, batch)
+
+
+def _prints(images: Sequence[Any] | Tensor) -> list[int] | None:
+    """A number for the pixels of each image; None where they are of a kind that has no bytes here."""
+    found = []
+    for image in images:
+        if isinstance(image, Tensor):
+            if image.device.type != "cpu" or image.layout is not torch.strided:
+                return None
+            image = image.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        # Pillow's images have it too.
+        elif not hasattr(image, "__array_interface__"):
+            return None
+        found.append(hash(np.asarray(image).tobytes()))
+    return found
+
+
+def _compared(given: list[int] | None, images: Any) -> tuple[int, bool]:
+    """(how many images are another's, whether they are the given ones in another order). given: the prints of
+    the examples; collate_fn may have made other images of them.
+    """
+    if given is None or not isinstance(images, Tensor) or not images.dim() or len(images) != len(given):
+        return 0, False
+    found = _prints(images)
+    if found is None:
+        return 0, False
+    return max(0, len(set(given)) - len(set(found))), given != found and sorted(given) == sorted(found)
+
+
+def _two_labels(batch: Any) -> str | None:
+    """What to say of a dict with two entries that are called labels and are not the same."""
+    if not isinstance(batch, Mapping):
+        return None
+    found = [(name, labels) for name in LABELS if (labels := whole_numbers(batch.get(name))) is not None]
+    other = next((name for name, labels in found[1:] if not torch.equal(labels, found[0][1])), None)
+    if other is None:
+        return None
+    return (
+        f"the examples have the entries {found[0][0]!r} and {other!r} with other values: keep the label alone"
+    )
 
 
 def _labels_of_each(examples: Sequence[Any]) -> list[int] | None:

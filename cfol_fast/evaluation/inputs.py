@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -26,6 +27,12 @@ def as_source(x_or_source: Any, y: Tensor | None) -> Source:
         if y is not None:
             raise InputError("a source has its own labels; y belongs to a tensor of images")
         source = x_or_source
+    elif isinstance(x_or_source, np.ndarray):
+        raise InputError("images must be a tensor of torch: evaluate(model, torch.from_numpy(x), y)")
+    elif _is_batch(x_or_source):
+        raise InputError(
+            "a list of batches is no data set of examples: join them with torch.cat, or pass the DataLoader"
+        )
     elif isinstance(x_or_source, DataLoader) or hasattr(x_or_source, "__getitem__"):
         if y is not None:
             raise InputError("a data set has its own labels; y belongs to a tensor of images")
@@ -41,6 +48,13 @@ def as_source(x_or_source: Any, y: Tensor | None) -> Source:
     if source.labels.dtype != torch.int64 or source.labels.dim() != 1:
         raise InputError(f"labels must be int64 (N,), got {source.labels.dtype} {tuple(source.labels.shape)}")
     return source
+
+
+def _is_batch(given: Any) -> bool:
+    """Whether the entries of a list are (images, labels) of several examples."""
+    first = given[0] if isinstance(given, (list, tuple)) and given else None
+    y = first[1] if isinstance(first, (list, tuple)) and len(first) > 1 else None
+    return isinstance(y, Tensor) and y.dim() == 1
 
 
 def _as_labels(y: Any) -> Tensor:

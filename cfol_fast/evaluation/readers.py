@@ -15,16 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from cfol_fast.data.classes import InModelOrder
-from cfol_fast.data.numbered import LABELS, Delivered, in_sequence, numbered_batches
+from cfol_fast.data.numbered import IMAGES, LABELS, Delivered, in_sequence, numbered_batches
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.dataset_names import names_of
 from cfol_fast.evaluation.rows import MISSING
-
-# Names of the images in examples that are dicts, as Hugging Face and torchvision call them.
-IMAGES = ("pixel_values", "image", "images", "img", "x")
 
 
 class LoaderSource:
@@ -49,8 +47,8 @@ class LoaderSource:
         _check_each_once(self.order, loader.dataset)
         # Filled by `batches`.
         self.labels = torch.full((len(self.order),), MISSING, dtype=torch.int64)
-        self.classes = _class_names(loader.dataset)
-        self.notes = _notes(loader, len(self.order))
+        self.classes, notes = names_of(loader.dataset)
+        self.notes = [*_notes(loader, len(self.order)), *notes]
         # The check sum of the images of each batch that was read, by its first row and its size.
         self._sums: dict[tuple[int, int], int] = {}
 
@@ -115,18 +113,30 @@ class LoaderSource:
 
 def _check_each_once(order: list[Any], dataset: Any) -> None:
     """A loader may leave examples out; one that comes twice would count twice."""
-    size = len(dataset) if hasattr(dataset, "__len__") else 0
     try:
-        different = len({_number(index, size) for index in order})
+        different = len({_example(dataset, index) for index in order})
     # Indices of a kind that cannot be compared.
     except TypeError:
         return
     if repeated := len(order) - different:
         raise InputError(
             f"the loader gives {repeated} of its {len(order)} examples twice or more: each must come once;"
-            " leave out sampling with replacement and DistributedSampler, which fills up its last batch with"
-            " repeated examples"
+            " leave out sampling with replacement, a Subset or ConcatDataset with repetitions, and"
+            " DistributedSampler, which fills up its last batch with repeated examples"
         )
+
+
+def _example(dataset: Any, index: Any) -> Any:
+    """What an index stands for, below the parts of data sets that torch makes: (data set, its number)."""
+    number = _number(index, len(dataset) if hasattr(dataset, "__len__") else 0)
+    if isinstance(number, int) and 0 <= number < len(dataset):
+        if type(dataset) is Subset:
+            return _example(dataset.dataset, dataset.indices[number])
+        if type(dataset) is ConcatDataset:
+            part = bisect_right(dataset.cumulative_sizes, number)
+            before = dataset.cumulative_sizes[part - 1] if part else 0
+            return _example(dataset.datasets[part], number - before)
+    return id(dataset), number
 
 
 def _number(index: Any, size: int) -> Any:
@@ -154,15 +164,14 @@ def _notes(loader: DataLoader[Any], examples: int) -> list[str]:
 
 def _what_went_wrong(delivered: Delivered, rest: Iterator[Delivered]) -> str:
     """Of all batches: the others are read for their counts alone."""
-    asked = came = reordered = 0
+    asked = missing = 0
     for one in itertools.chain([delivered], rest):
         asked += one.asked
-        came += one.asked if one.came is None else one.came
-        reordered += one.reordered
+        missing += one.missing
     said = f"batch {delivered.number}: {delivered.problem()}"
-    if came != asked:
-        what = "are missing" if came < asked else "came in addition"
-        said += f"; of all {asked} examples {abs(asked - came)} {what}"
+    if missing:
+        what = "are missing" if missing > 0 else "came in addition"
+        said += f"; of all {asked} examples {abs(missing)} {what}"
     return (
         f"{said}; an evaluation needs each example once, in its place (leave examples out with"
         " torch.utils.data.Subset)"
@@ -200,18 +209,3 @@ def images_and_labels(batch: Any, number: int) -> tuple[Tensor, Tensor]:
         what = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"batch {number}: labels must be integers ({len(x)},), got {what}")
     return x, y.to(torch.int64)
-
-
-def _class_names(dataset: Any) -> list[str]:
-    """torchvision's `classes`, also of a Subset, or the names of Hugging Face's label; empty where the data
-    set has none.
-    """
-    if isinstance(dataset, torch.utils.data.Subset):
-        return _class_names(dataset.dataset)
-    features = getattr(dataset, "features", None)
-    label = next((features[name] for name in LABELS if isinstance(features, dict) and name in features), None)
-    classes = getattr(dataset, "classes", None) or getattr(label, "names", None)
-    if not isinstance(classes, (list, tuple)):
-        return []
-    # torchvision's ImageNet has several names for a class.
-    return [", ".join(name) if isinstance(name, tuple) else str(name) for name in classes]

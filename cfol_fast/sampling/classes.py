@@ -77,6 +77,8 @@ def labels_of(data: Any) -> Tensor:
     """The labels of a data set, as it hands them out, as an int64 tensor: (N,)."""
     if isinstance(data, torch.utils.data.Subset):
         return labels_of(data.dataset)[torch.as_tensor(data.indices)]
+    if isinstance(data, torch.utils.data.ConcatDataset):
+        return torch.cat([labels_of(part) for part in data.datasets])
     if not isinstance(data, Tensor):
         found = getattr(data, "targets", None)
         found = getattr(data, "labels", None) if found is None else found

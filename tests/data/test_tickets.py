@@ -176,6 +176,7 @@ def test_classes_of_the_users_own_are_those_of_the_sampler() -> None:
     [
         (lambda rows: default_collate(rows[1:]), "a batch of 7 from 8 examples: 1 are missing"),
         (lambda rows: default_collate(rows[::-1]), "changed the order of the examples"),
+        (lambda rows: default_collate([rows[0]] * 8), "put other examples in the places of"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -47,6 +49,14 @@ COLLATES = {
         "batch 0: collate_fn changed the order of the examples",
     ),
     "sorts": (lambda rows: default_collate(sorted(rows, key=lambda row: int(row[1]))), "changed the order"),
+    "fills up": (
+        lambda rows: default_collate([*rows[:-2], rows[0], rows[1]]),
+        r"in the places of 2 of 64: 2 are missing; of all 200 examples 8 are missing",
+    ),
+    "sorts one class": (
+        lambda rows: default_collate(sorted(rows, key=lambda row: (int(row[1]), float(row[0].sum())))),
+        "changed the order",
+    ),
 }
 
 
@@ -67,6 +77,41 @@ def test_a_collate_fn_of_dicts_is_counted_too(trained: Trained) -> None:
     rows = [{"image": x, "label": int(y)} for x, y in zip(trained.x[:20], trained.y[:20], strict=True)]
     with pytest.raises(InputError, match="8 from 10 examples: 2 are missing; of all 20 examples 4"):
         evaluate(trained.model, DataLoader(rows, 10, collate_fn=drop(2)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [lambda x: x.flip(0), lambda x: x[:1].expand_as(x)])
+def test_images_of_one_class_keep_their_places_too(trained: Trained, change: Callable) -> None:
+    """Their labels tell nothing."""
+    data = TensorDataset(trained.x, torch.zeros(200, dtype=torch.int64))
+
+    def collate(rows: list) -> tuple[Tensor, Tensor]:
+        x, y = default_collate(rows)
+        return change(x), y
+
+    with pytest.raises(InputError, match=r"changed the order|put other examples in the places of 63 of 64"):
+        evaluate(trained.model, DataLoader(data, 64, collate_fn=collate))
+
+
+def test_a_collate_fn_may_make_images_of_its_own(trained: Trained) -> None:
+    rows = [((255 * x).byte().permute(1, 2, 0).numpy(), int(y)) for x, y in zip(*trained[1:], strict=True)]
+
+    def collate(rows: list) -> tuple[Tensor, Tensor]:
+        x, y = default_collate(rows)
+        return x.permute(0, 3, 1, 2) / 255, y
+
+    whole = torch.floor(trained.x * 255) / 255
+    report = evaluate(trained.model, DataLoader(rows, 64, collate_fn=collate))  # type: ignore[arg-type]
+    assert torch.equal(report.clean.correct, evaluate(trained.model, whole, trained.y).clean.correct)
+
+
+def test_two_entries_that_are_called_labels_are_refused_where_they_differ(trained: Trained) -> None:
+    def rows(other: int) -> list:
+        pairs = zip(trained.x[:20], trained.y[:20].tolist(), strict=True)
+        return [{"image": x, "label": y, "labels": y + other, "target": "text"} for x, y in pairs]
+
+    assert len(evaluate(trained.model, DataLoader(rows(0), 10)).clean.correct) == 20  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="entries 'labels' and 'label' with other values"):
+        evaluate(trained.model, DataLoader(rows(1), 10))  # type: ignore[arg-type]
 
 
 def test_a_collate_fn_may_make_labels_of_its_own(trained: Trained) -> None:
@@ -101,6 +146,30 @@ def test_an_example_that_comes_twice_is_an_error_that_counts(
         return
     with pytest.raises(InputError, match=f"gives {repeated or 380} of its .* examples twice or more"):
         evaluate(trained.model, loader)
+
+
+def test_an_example_that_comes_twice_by_way_of_a_part_is_an_error() -> None:
+    data = TensorDataset(torch.rand(6, 3, 4, 4), torch.arange(6))
+    part = Subset(data, [1, 2, -4])
+    for repeated in (
+        part,
+        ConcatDataset([Subset(data, [0, 1]), Subset(data, [2, 1])]),
+        Subset(part, [0, -3]),
+    ):
+        with pytest.raises(InputError, match=r"gives 1 of its . examples twice"):
+            evaluate(torch.nn.Flatten(), DataLoader(repeated, 2), num_classes=48)
+    apart = ConcatDataset([Subset(data, [0, 1]), Subset(data, [2])])
+    assert len(LoaderSource(DataLoader(apart, 2), fixed=True)) == 3
+
+
+def test_what_is_no_data_set_is_a_sentence() -> None:
+    x, y = torch.rand(6, 3, 4, 4), torch.arange(6)
+    for given, message in (
+        (x.numpy(), "torch.from_numpy"),
+        ([(x[:3], y[:3]), (x[3:], y[3:])], "list of batches"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(torch.nn.Flatten(), given, num_classes=48)
 
 
 def test_the_padding_of_a_distributed_sampler_is_counted() -> None:
