@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from cfol_fast.data.decoding import Listing, check_is_file, shown
 from cfol_fast.data.folders import list_parts
+from cfol_fast.data.image_file import check_is_file
 from cfol_fast.data.images import ImageData, Images, ImageSet
+from cfol_fast.data.listing import Listing, shown
 from cfol_fast.errors import InputError, one_line
 
 SAMPLED = 1024

@@ -11,20 +11,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unicodedata import category
+from unicodedata import category, normalize
 
-from cfol_fast.data.decoding import (
-    MIXED_SIZE,
-    Listing,
-    WhitePoint,
-    cache_folder,
-    common_size,
-    decode,
-    ignored_note,
-    shown,
-)
+from cfol_fast.data.classes import same_text
+from cfol_fast.data.decoding import cache_folder, decode
+from cfol_fast.data.image_sizes import MIXED_SIZE, common_size
+from cfol_fast.data.listing import Listing, ignored_note, shown
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
 from cfol_fast.data.room import size_text
+from cfol_fast.data.white_of_files import WhitePoint
 from cfol_fast.errors import InputError, one_line
 
 SizeOf = Callable[[Listing, bool, Path | None], tuple[int, int] | None]
@@ -267,11 +262,12 @@ def list_classes(root: Path, split: str) -> Listing:
             f"{base}: the name of the class folder {unprintable[0]!r} has a line break or control character:"
             " rename it"
         )
+    _check_different(base, classes)
     paths: list[str] = []
     labels: list[int] = []
     prefix = os.path.join(base, "")
     # A link may lead back to a folder above it, or into another class: each folder is looked into once.
-    visited = {_identity(base): base}
+    visited = {_identity(above): above for above in (base, *base.resolve().parents)}
     for name in classes:
         before = visited.setdefault(_identity(base / name), base / name)
         if before != base / name:
@@ -290,6 +286,20 @@ def list_classes(root: Path, split: str) -> Listing:
         paths += [os.path.join(split, path[len(prefix) :]) for path in found]
         labels += [number] * len(found)
     return Listing(root, split, paths, labels, classes, ignored)
+
+
+def _check_different(base: Path, classes: list[str]) -> None:
+    """Refuses names that differ in white space, or in the form of an accent, alone: no table could tell them
+    apart.
+    """
+    seen: dict[str, str] = {}
+    for name in classes:
+        other = seen.setdefault(" ".join(normalize("NFC", name).split()), name)
+        if other != name:
+            raise InputError(
+                f"{base}: the names of the class folders {other!a} and {name!a} are written alike:"
+                " rename one of them, or join the two"
+            )
 
 
 def _files_under(base: Path, visited: dict[tuple[int, int], Path]) -> tuple[list[str], list[str]]:
@@ -345,6 +355,12 @@ def _is_hidden(name: str) -> bool:
 def _same_classes(train: Listing, test: Listing) -> None:
     if train.classes == test.classes:
         return
+    if sorted(same_text(train.classes)) == sorted(same_text(test.classes)):
+        one, other = next((a, b) for a, b in zip(train.classes, test.classes, strict=True) if a != b)
+        raise InputError(
+            f"{train.root}: the class folders of {train.split}/ and {test.split}/ differ in the form of their"
+            f" accents alone ({one!a}, {other!a}): give them the same names"
+        )
     only = [
         f"only in {a.split}/: {', '.join(sorted(set(a.classes) - set(b.classes))[:5])}"
         for a, b in ((train, test), (test, train))

@@ -19,7 +19,7 @@ from cfol_fast import ops
 from cfol_fast.errors import InputError
 
 if TYPE_CHECKING:
-    from cfol_fast.data.decoding import Listing
+    from cfol_fast.data.listing import Listing
 
 
 class StoredImages(Protocol):

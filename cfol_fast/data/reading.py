@@ -13,7 +13,7 @@ from cfol_fast.data.images import Images
 from cfol_fast.errors import InputError
 
 if TYPE_CHECKING:
-    from cfol_fast.data.decoding import Listing
+    from cfol_fast.data.listing import Listing
 
 
 @dataclass(frozen=True)

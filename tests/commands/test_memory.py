@@ -18,7 +18,7 @@ import torch
 
 from cfol_fast import memory
 from cfol_fast.commands import main as cli
-from cfol_fast.data import decoding
+from cfol_fast.data import image_file
 from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.runs import checkpoints
 
@@ -133,7 +133,7 @@ def test_an_image_that_does_not_fit_into_memory_is_not_left_out(name: str) -> No
         raise RAN_OUT[name]
 
     with pytest.raises(OSError, match=r"memory"):
-        decoding.tried(read)("one.png")
+        image_file.tried(read)("one.png")
 
 
 def test_a_limit_of_addresses_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:

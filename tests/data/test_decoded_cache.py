@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import decoding
+from cfol_fast.data import decoding, file_states
+from cfol_fast.data.listing import Listing
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.conftest import without_privileges
@@ -96,7 +97,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_keeps_names_sizes_and_times_is_seen(root, change, monkeypatch):
     # Of more than 64 files most are not looked into.
-    monkeypatch.setattr(decoding, "BYTES_LOOKED_AT", 0)
+    monkeypatch.setattr(file_states, "BYTES_LOOKED_AT", 0)
     before = load(root).train.images.clone()
     change(root)
     found = load(root)
@@ -107,7 +108,7 @@ def test_a_change_that_keeps_names_sizes_and_times_is_seen(root, change, monkeyp
 
 
 def test_a_link_whose_target_changed_is_seen(root, monkeypatch):
-    monkeypatch.setattr(decoding, "BYTES_LOOKED_AT", 0)
+    monkeypatch.setattr(file_states, "BYTES_LOOKED_AT", 0)
     (root / "aside").mkdir()
     for i in (0, 1):
         shutil.move(root / f"train/ant/{i}.bmp", root / f"aside/{i}.bmp")
@@ -122,19 +123,19 @@ def test_a_link_whose_target_changed_is_seen(root, monkeypatch):
 def test_a_file_that_changes_twice_within_a_tick_of_the_clock_is_seen(root, monkeypatch):
     # A file system whose clock stands still.
     real = os.stat
-    now = decoding.time.time_ns()
+    now = file_states.time.time_ns()
 
     def frozen(path, **options):
         status = real(path, **options)
         return os.stat_result(status, {"st_mtime_ns": now, "st_ctime_ns": now, "st_atime_ns": now})
 
     slept = []
-    monkeypatch.setattr(decoding.time, "time_ns", lambda: now + 1)
-    monkeypatch.setattr(decoding.time, "sleep", slept.append)
-    monkeypatch.setattr(decoding.os, "stat", frozen)
-    listing = decoding.Listing(root, "train", ["train/ant/0.bmp"], [0], ["ant"])
-    decoding.fingerprint_of(listing, None, False)
-    assert slept == [decoding.TICK / 1e9]
+    monkeypatch.setattr(file_states.time, "time_ns", lambda: now + 1)
+    monkeypatch.setattr(file_states.time, "sleep", slept.append)
+    monkeypatch.setattr(file_states.os, "stat", frozen)
+    listed = Listing(root, "train", ["train/ant/0.bmp"], [0], ["ant"])
+    file_states.fingerprint_of(listed, None, False)
+    assert slept == [file_states.TICK / 1e9]
 
 
 def test_an_image_of_a_disk_with_the_times_of_another_is_seen(root, monkeypatch):
@@ -147,17 +148,17 @@ def test_an_image_of_a_disk_with_the_times_of_another_is_seen(root, monkeypatch)
             [status.st_mode, 1, 1, *status[3:7], 0, 0, 0], {"st_mtime_ns": 0, "st_ctime_ns": 0}
         )
 
-    monkeypatch.setattr(decoding.os, "stat", mounted)
-    listing = decoding.Listing(root, "train", ["train/ant/0.bmp"], [0], ["ant"])
-    before = decoding.fingerprint_of(listing, None, False)
-    assert decoding.fingerprint_of(listing, None, False) == before
+    monkeypatch.setattr(file_states.os, "stat", mounted)
+    listed = Listing(root, "train", ["train/ant/0.bmp"], [0], ["ant"])
+    before = file_states.fingerprint_of(listed, None, False)
+    assert file_states.fingerprint_of(listed, None, False) == before
     rewrite_in_place(root)
-    assert decoding.fingerprint_of(listing, None, False) != before
+    assert file_states.fingerprint_of(listed, None, False) != before
 
 
 def test_another_decoder_decodes_again(root, monkeypatch):
     load(root)
-    monkeypatch.setattr(decoding, "decoders", lambda: ["another Pillow"])
+    monkeypatch.setattr(file_states, "decoders", lambda: ["another Pillow"])
     seen = []
     pixels = decoding.pixels_of
     monkeypatch.setattr(decoding, "pixels_of", lambda *rest: seen.append(0) or pixels(*rest))

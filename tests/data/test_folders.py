@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import content, decoding
+from cfol_fast.data import content, decoding, image_file
 from cfol_fast.errors import InputError
 from tests.data import published_files as files
 from tests.data.conftest import without_privileges
@@ -107,7 +107,7 @@ def test_the_second_time_nothing_is_decoded(tmp_path, decoded, monkeypatch):
     files.folder(tmp_path)
     first = load(tmp_path)
     assert len(decoded) == 24
-    monkeypatch.setattr(decoding.Image, "open", None)  # not even a header is read
+    monkeypatch.setattr(image_file.Image, "open", None)  # not even a header is read
     second = load(tmp_path)
     assert len(decoded) == 24
     assert torch.equal(first.train.images, second.train.images)

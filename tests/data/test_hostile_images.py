@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import re
+import shutil
+import unicodedata
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,7 +18,7 @@ import torch
 from PIL import Image
 
 from cfol_fast import data
-from cfol_fast.data import decoding, folders
+from cfol_fast.data import decoding, folders, image_file
 from cfol_fast.data.content import content_of
 from cfol_fast.data.ffcv import reader, writer
 from cfol_fast.data.reading import ReadOptions
@@ -36,8 +38,9 @@ def root(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("target", [".", "..", "../..", "../bee", "../../train"])
+@pytest.mark.parametrize("target", [".", "..", "../..", "../../..", "../bee", "../../train"])
 def test_a_link_that_leads_back_or_into_another_class_adds_no_image(root, target):
+    files.folder(root, ("test", "spare"), count=3)
     (root / "train" / "ant" / "loop").symlink_to(target)
     assert folders.list_classes(root, "train").labels == [0] * 5 + [1] * 5 + [2] * 5
 
@@ -98,7 +101,7 @@ def test_a_header_that_claims_a_billion_pixels_is_refused_before_anything_is_dec
     path = tmp_path / "bomb.png"
     path.write_bytes(header)
     with pytest.raises(ValueError, match="too many pixels, at most 67,108,864 are decoded"):
-        decoding.read_image(path, None, lambda: 65535)
+        image_file.read_image(path, None, lambda: 65535)
 
 
 def test_images_with_names_that_are_not_utf_8_are_read(root):
@@ -261,7 +264,7 @@ def test_of_several_pictures_the_first_is_taken_and_that_is_said(root, kind):
             "train: 1 of 16 files hold several pictures, of which the first was taken:"
             f" train/ant/9.{kind.lower()}"
         ]
-    whole = decoding.read_image(root / "train" / "ant" / f"9.{kind.lower()}", None, lambda: 255)
+    whole = image_file.read_image(root / "train" / "ant" / f"9.{kind.lower()}", None, lambda: 255)
     assert (whole == [255, 0, 0]).all()
 
 
@@ -284,8 +287,8 @@ def test_a_truncated_file_is_named_whatever_its_format(root, kind):
     path = root / "train" / "ant" / "9.png"
     for length in range(0, len(content) * 3 // 4, 7):
         path.write_bytes(content[:length])
-        with pytest.raises(decoding.UNREADABLE):
-            decoding.read_image(path, None, lambda: 255)
+        with pytest.raises(image_file.UNREADABLE):
+            image_file.read_image(path, None, lambda: 255)
 
 
 def test_names_with_newlines_and_escapes_stay_on_one_line(root):
@@ -328,6 +331,25 @@ def test_other_names_of_classes_are_taken_as_they_are(root, name):
     assert name in load(root).classes
 
 
+ACCENTS = {form: unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD")}
+
+
+@pytest.mark.parametrize("names", [tuple(ACCENTS.values()), ("dog", "dog "), ("hot dog", "hot  dog")])
+def test_two_classes_that_are_written_alike_are_refused(root, names):
+    for name in names:
+        shutil.copytree(root / "train" / "ant", root / "train" / name)
+    with pytest.raises(InputError, match="are written alike"):
+        folders.list_classes(root, "train")
+
+
+def test_parts_that_write_an_accent_in_two_forms_are_told_so(root):
+    shutil.copytree(root / "train", root / "test")
+    for part, name in zip(("train", "test"), ACCENTS.values(), strict=True):
+        os.rename(root / part / "ant", root / part / name)
+    with pytest.raises(InputError, match="differ in the form of their accents alone"):
+        load(root)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_the_digest_of_a_folder_waits_for_no_pipe(root, kind):
     path = root / "train" / "ant" / "9.png"
@@ -343,5 +365,5 @@ def test_the_digest_of_a_folder_waits_for_no_pipe(root, kind):
 def test_a_palette_with_transparency_is_read_without_a_warning(tmp_path):
     image = Image.fromarray(files.pixels(1, 8, 8, 3)).convert("P")
     image.save(tmp_path / "x.png", transparency=bytes(range(256)))
-    found = decoding.read_image(tmp_path / "x.png", None, lambda: 255)
+    found = image_file.read_image(tmp_path / "x.png", None, lambda: 255)
     assert np.array_equal(found, np.array(image.convert("RGB")))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from cfol_fast import data
-from cfol_fast.data import decoding, white_point
+from cfol_fast.data import image_file, white_point
 from cfol_fast.errors import InputError
 from tests.data import deep_files
 from tests.data import published_files as files
@@ -81,7 +81,7 @@ def test_a_mode_with_8_bits_has_pillows_own_colours(tmp_path, mode, ending, opti
     except OSError:
         # No file format holds it.
         image.convert("RGBA" if mode in ("RGBa", "PA") else "LA" if mode == "La" else "RGB").save(path)
-    found = decoding.read_image(path, None, lambda: pytest.fail("8 bits need no white point"))
+    found = image_file.read_image(path, None, lambda: pytest.fail("8 bits need no white point"))
     wanted = np.asarray(RGB.convert("L").convert("RGB")) if mode in ("L", "LA", "La") else BASE
     if mode == "1":
         assert set(np.unique(found)) == {0, 255}
@@ -98,7 +98,7 @@ def test_a_mode_with_8_bits_has_pillows_own_colours(tmp_path, mode, ending, opti
 def test_what_pillow_may_hand_over_in_any_mode_becomes_rgb(mode):
     image = Image.new(mode, (3, 3))
     image.tile, image.format = [], None
-    assert decoding.pixels_of(image, None, lambda: 255).shape == (3, 3, 3)
+    assert image_file.pixels_of(image, None, lambda: 255).shape == (3, 3, 3)
 
 
 def of(values, dtype=np.uint16):

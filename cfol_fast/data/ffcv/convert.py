@@ -18,29 +18,25 @@ import numpy as np
 import torch
 
 from cfol_fast import ops
-from cfol_fast.data.decoding import (
-    SAMPLES,
+from cfol_fast.data.ffcv.format import JPG, LONGEST_SIDE
+from cfol_fast.data.ffcv.install import using_ffcv
+from cfol_fast.data.ffcv.writer import Stored, stored_image, write_stored, write_to
+from cfol_fast.data.folders import Files
+from cfol_fast.data.image_file import (
     TURNS,
-    Listing,
-    WhitePoint,
     has_several_pictures,
     open_image,
     orientation,
     pixels_of,
     read_image,
     refuse_unreadable,
-    several_note,
-    size_in_headers,
-    skipped_note,
     stored_size,
     tried,
     upright_size,
 )
-from cfol_fast.data.ffcv.format import JPG, LONGEST_SIDE
-from cfol_fast.data.ffcv.install import using_ffcv
-from cfol_fast.data.ffcv.writer import Stored, stored_image, write_stored, write_to
-from cfol_fast.data.folders import Files
+from cfol_fast.data.image_sizes import SAMPLES, size_in_headers
 from cfol_fast.data.images import ChannelSums, ImageData, ImageSet, thinned
+from cfol_fast.data.listing import Listing, several_note, skipped_note
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions
 from cfol_fast.data.registry import (
@@ -51,6 +47,7 @@ from cfol_fast.data.registry import (
     thinned_note,
 )
 from cfol_fast.data.room import check_disk
+from cfol_fast.data.white_of_files import WhitePoint
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
 
@@ -99,7 +96,7 @@ class Converter:
         self.root, self.size, self.mode, self.quality, self.white = root, size, mode, quality, white
 
     def __call__(self, path: str, measured: bool = False) -> Converted:
-        """Raises what `decoding.UNREADABLE` lists for a file that is not a whole image."""
+        """Raises what `image_file.UNREADABLE` lists for a file that is not a whole image."""
         with open_image(self.root / path) as image:
             width, height = upright_size(image)
             if self.size is not None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cfol_fast.data.decoding import MOST_PIXELS
 from cfol_fast.data.ffcv.format import ARRAY, INT, JPG, MARK, RAW, RGB
 from cfol_fast.data.ffcv.install import using_ffcv
+from cfol_fast.data.image_file import MOST_PIXELS
 from cfol_fast.errors import InputError
 
 # Nobody's JPEGs hold more pixels in a byte; a list of images that claims more would ask for memory that no

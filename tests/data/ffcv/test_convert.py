@@ -18,7 +18,7 @@ from PIL import Image
 
 from cfol_fast import data
 from cfol_fast.commands import main as cli
-from cfol_fast.data import decoding, registry
+from cfol_fast.data import image_file, image_sizes, registry
 from cfol_fast.data.ffcv.convert import Converter, FromFiles
 from cfol_fast.data.ffcv.format import JPG, RAW
 from cfol_fast.data.ffcv.reader import open_beton
@@ -159,7 +159,7 @@ def test_cmyk_turned_and_misnamed_files_are_encoded_anew_and_counted(
 
 def test_a_turned_image_is_upright_in_memory_too(photos: Path) -> None:
     save(photos / "train/ant/turned.png", ramp(30, 50), "PNG", exif=lying_on_its_side())
-    pixels = decoding.read_image(photos / "train/ant/turned.png", None, lambda: 65535)
+    pixels = image_file.read_image(photos / "train/ant/turned.png", None, lambda: 65535)
     assert np.array_equal(pixels, np.rot90(ramp(30, 50), -1))
 
 
@@ -167,13 +167,13 @@ def test_images_that_are_turned_have_the_size_that_is_seen(photos: Path) -> None
     shutil.rmtree(photos / "train")
     save(photos / "train/ant/turned.jpg", ramp(30, 50), exif=lying_on_its_side())
     save(photos / "train/bee/upright.jpg", ramp(50, 30))
-    assert decoding.size_in_headers(list_classes(photos, "train")) == (50, 30)
+    assert image_sizes.size_in_headers(list_classes(photos, "train")) == (50, 30)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_data_says_nothing(photos: Path) -> None:
     save(photos / "train/ant/odd.jpg", ramp(30, 50), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    assert decoding.read_image(photos / "train/ant/odd.jpg", None, lambda: 65535).shape == (30, 50, 3)
+    assert image_file.read_image(photos / "train/ant/odd.jpg", None, lambda: 65535).shape == (30, 50, 3)
 
 
 def test_what_only_ffcvs_decoder_refuses_is_encoded_anew(
@@ -254,10 +254,10 @@ def test_the_sizes_are_compared_up_to_the_first_that_differs(
     for i in range(40):
         shutil.copy(photos / "train/bee/0.jpg", photos / f"train/bee/more{i}.jpg")
     opened: list[Path] = []
-    open_image = decoding.open_image
-    monkeypatch.setattr(decoding, "open_image", lambda path: opened.append(path) or open_image(path))
+    open_image = image_sizes.open_image
+    monkeypatch.setattr(image_sizes, "open_image", lambda path: opened.append(path) or open_image(path))
     spec = registry.spec("folder")
-    assert FromFiles(spec, photos, ReadOptions(), "jpg", 90).size == decoding.MIXED_SIZE
+    assert FromFiles(spec, photos, ReadOptions(), "jpg", 90).size == image_sizes.MIXED_SIZE
     # One that differs, and what was waiting already; the test part has two.
     assert len(opened) <= 12
 
