@@ -23,7 +23,6 @@ from cfol_fast._version import __version__
 from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
-from cfol_fast.progress import printed
 
 DESCRIPTION = """\
 Trains image classifiers that hold up under attack in every class, and shows how each class does.
@@ -117,8 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 warnings.simplefilter("ignore")
             _check_environment()
             try:
-                with printed(always=True):
-                    status = _dispatch(arguments)
+                status = _dispatch(arguments)
             except SystemExit as leave:
                 # argparse's own: after --help, and after a mistake in the options.
                 status = int(leave.code or 0)
@@ -286,5 +284,9 @@ def _dispatch(arguments: list[str]) -> int:
         if size > 1 and rank > 0:
             return 2
         processes.refuse_many(f"cfol-fast {args.command}")
-    load_plugins()
-    return int(args.run(args) or 0)
+    # It imports logging, which --help does without.
+    from cfol_fast.progress import printed
+
+    with printed(always=True):
+        load_plugins()
+        return int(args.run(args) or 0)

@@ -274,11 +274,11 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
     validation = []
     for row in rows:
         if row.get("kind") == "validation":
-            names = (row.get("robust") or row.get("clean") or {}).get("per_class") or {}
-            if result.get("changed_data") and not set(names) <= set(classes):
+            place = f"{path / ROWS}: validation of epoch {row.get('epoch')}"
+            own = [found.classes for found in _both(row, place, None).values() if found is not None]
+            if result.get("changed_data") and not set(*own[:1]) <= set(classes):
                 # Of before the run went on with classes of other names.
                 continue
-            place = f"{path / ROWS}: validation of epoch {row.get('epoch')}"
             validation.append({**row, **_both(row, place, classes)})
     if not classes:
         classes = _guess_classes(final["robust"] or final["clean"], train, validation)

@@ -285,7 +285,8 @@ def test_a_run_from_the_command_line_is_guarded_resumed_and_overwritten(capsys, 
 
     status, _, err = call(capsys, "train", "erm", *TINY, *out)
     assert status == 2
-    assert "--resume continues it, --overwrite starts it afresh" in err
+    assert "--resume continues it" in err
+    assert "--overwrite" in err
 
     status, _, err = call(capsys, "train", "erm", *TINY, *out, "--resume", "--seed", "1")
     assert status == 2

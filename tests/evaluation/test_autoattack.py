@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -75,18 +78,31 @@ def test_the_flags_are_those_of_pyautoattacks_own_run(few: Trained, fast: bool) 
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_the_attacks_work_on_the_frozen_network(few: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = []
-    original = SmallNet.forward
-    monkeypatch.setattr(SmallNet, "forward", lambda self, x: passes.append(1) or original(self, x))
+def passes_of(call: Callable[[], object]) -> int:
+    """How often the call runs the model's own forward, which nothing may be put in front of: the fast network
+    is used for the model as it is alone.
+    """
+    passes = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal passes
+        passes += event == "call" and frame.f_code is SmallNet.forward.__code__
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return passes
+
+
+def test_the_attacks_work_on_the_frozen_network(few: Trained) -> None:
     counts = []
     for fast in (False, True):
-        passes.clear()
         attack = {"kind": "autoattack", "eps": EPS, "attacks": ("apgd-ce",), "fast": fast}
-        evaluate(*few, attack=attack, batch_size=N)
-        counts.append(len(passes))
-    # The clean images, the number of classes, two traces and the confirmation are left.
-    assert counts[1] <= 5 < counts[0]
+        counts.append(passes_of(lambda attack=attack: evaluate(*few, attack=attack, batch_size=N)))
+    # The clean images, the number of classes, a trace, the proof and the confirmation are left.
+    assert counts[1] <= 6 < counts[0]
 
 
 class LiesOnceFrozen(AutoAttack):

@@ -322,7 +322,8 @@ def prepare_autoattack(folder: Path) -> tuple[Path, Any, torch.Tensor, torch.Ten
     state = autoattack._State({"seed": 0}, clean, y)
     # In the second attack: the first one fooled example 0, this one, in its first batch, example 2.
     state.predictions[0] = 3
-    state.next_attack(y)
+    state.attacked.fill(state.candidates.nonzero().squeeze(1), y[state.candidates], 0)
+    state.next_attack(y, "apgd-ce", 8)
     state.batch, state.predictions[2] = 1, 1
     return folder / "state.json", state.to_json(), clean, y
 
