@@ -162,6 +162,17 @@ def test_what_a_rank_says_of_another_is_a_sentence() -> None:
             raise RuntimeError(said)
 
 
+def test_a_process_that_may_be_alone_speaks_whatever_its_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert cli.main(["train", "cfol"]) == 2
+    assert "not where they meet" in capsys.readouterr().err
+
+
 def test_a_number_of_processes_without_a_place_to_meet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.delenv("MASTER_ADDR", raising=False)

@@ -224,6 +224,7 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
     import torch
 
     from cfol_fast import atomic, data
+    from cfol_fast.data.content import copied_test_images
     from cfol_fast.evaluation import evaluate, evaluate_radii, radius_curve, requirements, sanity
     from cfol_fast.evaluation.sharing import one_round
     from cfol_fast.machine import choose_device
@@ -240,7 +241,8 @@ def _run(args: argparse.Namespace, ranks: Ranks) -> int:
         # The first process of a machine reads before the others, which find downloads and caches then.
         subject = _subject(args) if processes.local_rank() == 0 else None
     subject = subject or _subject(args)
-    for note in [] if args.quiet else subject.bundle.notes:
+    notes = [*subject.bundle.notes, *copied_test_images(subject.bundle)]
+    for note in [] if args.quiet else notes:
         print(f"note: {note}", file=sys.stderr)
     images = subject.bundle.test
     if args.limit is not None and args.limit < len(images):

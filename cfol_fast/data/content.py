@@ -229,3 +229,18 @@ def copies(
     mine = part.images if rows is None else part.images[rows]
     theirs = of.images if of_rows is None else of.images[of_rows]
     return int(np.isin(mine, theirs).sum()), len(mine)
+
+
+def copies_note(part: str, count: int, of: int) -> str:
+    return (
+        f"{count:,} of {of:,} images of the {part} are copies of training images: its accuracies are too high"
+    )
+
+
+def copied_test_images(found: ImageData) -> list[str]:
+    """What to say where images of a test part are in the training part beside it, too."""
+    if "test" not in found.files:
+        return []
+    parts = describe(found)
+    count, of = copies(parts["test"], parts["train"])
+    return [copies_note("test set", count, of)] if count else []

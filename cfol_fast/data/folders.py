@@ -73,6 +73,8 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
         listed = {"train": files.train} | ({} if files.test is None else {"test": files.test})
         train, test = found[0], found[1] if len(found) > 1 else None
         notes += white.notes
+        if options.white is not None and white.value is None:
+            notes.append(f"data.white={options.white:g} has no effect: no image has more than 8 bits")
         if cache is not None:
             size = size_text(sum(images.images.nbytes for images in found))
             notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from cfol_fast import data, ops, processes
 from cfol_fast.data import room
-from cfol_fast.data.content import PartContent, check_content, copies, describe, records
+from cfol_fast.data.content import PartContent, check_content, copies, copies_note, describe, records
 from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import TrainConfig, augmentation_word
 from cfol_fast.runs.defaults import holdout_fraction
+
+# What is compared with the training images, in words.
+PARTS = {"test": "test set", "holdout": "hold-out"}
 
 
 @dataclass
@@ -98,7 +101,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         validation = test
     images = found.train if training_rows is None else found.train.subset(training_rows)
     copied = {} if content is None else _copies(content, training_rows, held_out)
-    notes += [_copies_note(part, *counts) for part, counts in copied.items()]
+    notes += [f"warning: {copies_note(PARTS[part], *counts)}" for part, counts in copied.items()]
     own = data.is_own(wanted.name, wanted.root)
     word = augmentation_word(wanted.augment) or data.default_augmentation(own)
     augment = data.augmentation(word, min(found.size), found.paper_augment)
@@ -161,14 +164,6 @@ def _copies(
     if held_out is not None and kept is not None:
         found["holdout"] = copies(train, train, held_out.numpy(), kept)
     return {part: counts for part, counts in found.items() if counts[0]}
-
-
-def _copies_note(part: str, count: int, of: int) -> str:
-    what = {"test": "test set", "holdout": "hold-out"}[part]
-    return (
-        f"warning: {count:,} of {of:,} images of the {what} are copies of training images: its accuracies are"
-        " too high"
-    )
 
 
 def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> list[str]:

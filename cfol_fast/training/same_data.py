@@ -47,8 +47,8 @@ def data_change(
 ) -> tuple[str | None, str | None]:
     """What differs between the images and those of before; and why the run cannot continue with it.
 
-    accept: continue with other data. Another number of training images or classes, or another size, is
-    refused all the same.
+    accept: continue with other data. Another number of training images or classes, classes in other places,
+    or another size, is refused all the same.
     """
     now, then = images.content or {}, before.data
     if not then:
@@ -60,10 +60,14 @@ def data_change(
     change = content.in_words(different, then, now)
     refusal = f"cannot resume {folder} with other data ({change})"
     kinds = different.get("train", [])
-    classes = [len(part["train"][content.CLASSES]) for part in (then, now)]
-    if content.COUNT in kinds or classes[0] != classes[1] or _other_shape(images, before):
-        way_out = "Give it the data it began with, or start a new run: --init takes its weights"
+    classes = [part["train"][content.CLASSES] for part in (then, now)]
+    way_out = "Give it the data it began with, or start a new run: --init takes its weights"
+    if content.COUNT in kinds or len(classes[0]) != len(classes[1]) or _other_shape(images, before):
         return change, f"{refusal}. {way_out}"
+    if moved := [name for name, new in zip(*classes, strict=True) if name != new and name in classes[1]]:
+        # Their outputs, and the bandit's p, would be taken for other classes.
+        named = ", ".join(map(repr, moved[:3])) + (" and others" if moved[3:] else "")
+        return change, f"{refusal}: {named} would have another place among the classes. {way_out}"
     if not accept:
         return change, f"{refusal}. Give it the data it began with, or add --changed-data"
     return change, None

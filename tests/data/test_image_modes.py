@@ -291,6 +291,11 @@ def test_images_with_8_bits_among_them_stay_as_they_are(root):
     assert np.array_equal(load(root).train.image(0), before)
 
 
+def test_a_white_point_that_no_image_needs_is_said(root):
+    assert any("data.white=4095 has no effect" in note for note in load(root, white=4095).notes)
+    assert not any("data.white" in note for note in load(root).notes)
+
+
 def test_a_data_set_without_image_files_has_no_white_point():
     with pytest.raises(InputError, match=r"data\.white is for image files"):
         data.load("fashion-mini", white=255)

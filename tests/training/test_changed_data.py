@@ -20,6 +20,7 @@ from cfol_fast.data.images import ImageSet
 from cfol_fast.errors import InputError
 from cfol_fast.runs.defaults import complete
 from cfol_fast.training import train, trainer
+from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.images import load_images
 from tests.training import tiny
 
@@ -123,6 +124,11 @@ def class_renamed(root):
         (root / split / "ant").rename(root / split / "yak")
 
 
+def last_class_renamed(root):
+    for split in ("train", "test"):
+        (root / split / "cat").rename(root / split / "yak")
+
+
 def order_changed(root):
     # The same two images under each other's names.
     exchange(root / "train/ant/ant0.bmp", root / "train/ant/ant1.bmp")
@@ -218,7 +224,7 @@ def test_a_copied_folder_resumes_and_ends_bit_for_bit_like_the_uninterrupted_run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [labels_exchanged, class_renamed], ids=["labels", "class"])
+@pytest.mark.parametrize("change", [labels_exchanged, last_class_renamed], ids=["labels", "class"])
 def test_changed_data_is_accepted_when_asked_and_the_result_keeps_it(monkeypatch, tmp_path, change):
     root, run = write_folder(tmp_path / "data"), tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -229,7 +235,7 @@ def test_changed_data_is_accepted_when_asked_and_the_result_keeps_it(monkeypatch
     change(run.parent / "data")
     with monkeypatch.context() as patch:
         # Stopped once more: what was accepted is in the checkpoint.
-        tiny.signal_in_call(patch, 1, trainer.Trainer, "agree_on_choices")
+        tiny.signal_in_call(patch, 1, Agreement, "reach")
         assert resume(run, "--changed-data", "--quiet") == 143
     assert resume(run, "--quiet") == 0
     result = json.loads((run / "result.json").read_text())
@@ -244,6 +250,13 @@ def test_another_number_of_training_images_is_refused_also_when_asked(run, capsy
     image_more(run.parent / "data")
     assert resume(run, "--changed-data") == 2
     assert "--init" in capsys.readouterr().err
+
+
+def test_a_class_that_would_take_the_place_of_another_is_refused_also_when_asked(run, capsys):
+    """Renaming the first class moves the two others: their outputs would be taken for others' classes."""
+    class_renamed(run.parent / "data")
+    assert resume(run, "--changed-data") == 2
+    assert "'bee', 'cat' would have another place" in capsys.readouterr().err
 
 
 def test_a_run_of_the_version_before_is_resumed_and_says_that_the_data_were_not_compared(run, capsys):
@@ -385,6 +398,8 @@ def test_a_test_set_that_is_a_copy_of_the_training_set_is_told(tmp_path, capsys)
     # Of the four images of a class in test/ the training part has the first.
     assert "3 of 12 images of the test set are copies of training images" in out
     assert "3 of 3 images of the hold-out are copies of training images" in out
+    assert cli.main(["eval", str(tmp_path / "run"), "--attack=none"]) == 0
+    assert "3 of 12 images of the test set are copies of training images" in capsys.readouterr().err
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["copies"] == {"test": [3, 12], "holdout": [3, 3]}
 
