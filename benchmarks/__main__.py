@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import readme
 from benchmarks.machine import RESULTS, instructions, machine, machine_name, versions
-from benchmarks.rows import FASTEST, Row
+from benchmarks.rows import Row, unmarked
 from benchmarks.settings import SETTINGS, environment, settings_here
 from benchmarks.unfinished import FOLDER, Unfinished, packages
 from cfol_fast import atomic
@@ -93,7 +93,7 @@ def kept(path: Path, new: list[Row]) -> list[Row]:
     """
 
     def key(row: Row) -> tuple[str, str]:
-        return row.name, row.against.removesuffix(FASTEST)
+        return row.name, unmarked(row.against)
 
     newer, asked = {key(row): row for row in new}, {row.question for row in new} - {""}
     old = [Row(**row) for row in json.loads(path.read_text())["questions"]] if path.exists() else []

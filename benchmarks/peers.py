@@ -4,6 +4,7 @@ own checks.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
 import sys
@@ -11,10 +12,31 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.fx.experimental import optimization
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 Attack = Callable[[Tensor, Tensor], object]
 EAGER = "plain eager PyTorch"
+FOLDED = "plain PyTorch, BatchNorm folded"
+COMPILED = "one compiled step, BatchNorm folded"
+# What an expert writes without an attack library; all other peers are libraries.
+EXPERTS = (EAGER, FOLDED, COMPILED)
+
+
+class InBfloat16(nn.Module):
+    """The model under autocast, as users of these libraries give it to them: pixels and logits stay
+    float32.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            logits: Tensor = self.model(x)
+        return logits.float()
 
 
 def installed(package: str) -> bool:
@@ -42,6 +64,70 @@ def plain_pgd(model: nn.Module, eps: float, step: float, steps: int) -> Attack:
             grad = torch.autograd.grad(F.cross_entropy(model(adv), y), adv)[0]
             adv = adv.detach() + step * grad.sign()
             adv = (x + (adv - x).clamp(-eps, eps)).clamp(0, 1)
+        return adv
+
+    return attack
+
+
+class Folded:
+    """The model in eval mode with each BatchNorm folded into its convolution, by torch's own fx pass.
+
+    Training changes the weights, so `refresh` folds them again, in place: a compiled step keeps its code.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        before = fx.symbolic_trace(model)
+        self.network = optimization.fuse(copy.deepcopy(model).eval()).requires_grad_(False)
+        modules = dict(model.named_modules())
+        self.pairs = [
+            (str(node.args[0].target), str(node.target))
+            for node in before.graph.nodes
+            if node.op == "call_module"
+            and isinstance(modules[str(node.target)], nn.BatchNorm2d)
+            and isinstance(node.args[0], fx.Node)
+            and isinstance(modules.get(str(node.args[0].target)), nn.Conv2d)
+            and len(node.args[0].users) == 1
+        ]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Takes the model's present weights and BatchNorm statistics."""
+        folded = {f"{conv}.{kind}" for conv, _ in self.pairs for kind in ("weight", "bias")}
+        ours = {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
+        theirs = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        for name, tensor in ours.items():
+            if name not in folded:
+                tensor.copy_(theirs[name])
+        for conv, norm in self.pairs:
+            c, n = self.model.get_submodule(conv), self.model.get_submodule(norm)
+            assert isinstance(c, nn.Conv2d)
+            assert isinstance(n, nn.BatchNorm2d)
+            assert n.running_mean is not None
+            assert n.running_var is not None
+            weight, bias = fuse_conv_bn_weights(
+                c.weight, c.bias, n.running_mean, n.running_var, n.eps, n.weight, n.bias
+            )
+            ours[f"{conv}.weight"].copy_(weight)
+            ours[f"{conv}.bias"].copy_(bias)
+
+
+def compiled_pgd(
+    network: nn.Module, eps: float, step: float, steps: int, backend: str = "inductor"
+) -> Attack:
+    """PGD of which one step, gradient and projection together, is compiled as a whole."""
+
+    @torch.compile(backend=backend)
+    def one_step(x: Tensor, adv: Tensor, y: Tensor) -> Tensor:
+        grad = torch.func.grad(lambda images: F.cross_entropy(network(images), y))(adv)
+        adv = adv + step * grad.sign()
+        return (x + (adv - x).clamp(-eps, eps)).clamp(0, 1)
+
+    def attack(x: Tensor, y: Tensor) -> Tensor:
+        adv = (x + torch.empty_like(x).uniform_(-eps, eps)).clamp(0, 1)
+        with torch.no_grad():
+            for _ in range(steps):
+                adv = one_step(x, adv, y)
         return adv
 
     return attack
@@ -125,4 +211,13 @@ def pgd_attacks(
     }
     shown = {"pyautoattack": "pyautoattack's APGD with as many passes"}
     found = {shown.get(name, name): makers[name]() for name in require(PACKAGES, tiny)}
-    return {EAGER: plain_pgd(model, eps, step, steps), **found}
+    experts = {EAGER: plain_pgd(model, eps, step, steps)}
+    if isinstance(model, InBfloat16):
+        network: nn.Module = InBfloat16(Folded(model.model).network)
+    else:
+        network = Folded(model).network
+    experts[FOLDED] = plain_pgd(network, eps, step, steps)
+    if not tiny:
+        # Compiling takes longer than a smoke test may.
+        experts[COMPILED] = compiled_pgd(network, eps, step, steps)
+    return {**experts, **found}

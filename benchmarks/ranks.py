@@ -113,7 +113,7 @@ def bandit(step: OurStep) -> tuple[int, float]:
     """(bytes, seconds) of one update: the ranks are together when it begins, so that none waits for another's
     step.
     """
-    sampler, labels = step.trainer.step.sampler, step.trainer.images.labels
+    sampler, labels = step.trainer.step.sampler, step.images.labels
     before, sampler.ranks = sampler.ranks, CountingRanks(dist.get_rank(), PROCESSES)
     idx = sampler.draw(8)
     sampler.observe(idx, labels[idx], torch.ones(8), sampler.ticket())

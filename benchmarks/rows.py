@@ -18,6 +18,18 @@ from cfol_fast.attacks import choices
 AT_LEAST, AT_MOST = ">=", "<="
 # Follows the name of the peer that a target is about.
 FASTEST = " (the fastest peer)"
+# Follows the name of the fastest attack library, where an expert's own code is faster than every library.
+LIBRARY = " (the fastest library)"
+
+
+def unmarked(against: str) -> str:
+    """The name of a peer, without what a run found of it."""
+    return against.removesuffix(FASTEST).removesuffix(LIBRARY)
+
+
+def mark(against: str) -> str:
+    """What a run found of a peer: that it was the fastest, the fastest library, or nothing."""
+    return against.removeprefix(unmarked(against))
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,7 @@ class OurStep:
         config = complete(config)
         # The meta device is for counting ops alone: no command takes it.
         config.device = problem.device
+        self.images = images
         self.trainer = build(config, images)
         self.batches = self.trainer.state.batches.feed(10**9)
 
@@ -188,6 +189,35 @@ class UsualStep:
         self.bandit.update(y, (logits.detach().argmax(1) != y).float(), p)
 
 
+class ExpertStep(UsualStep):
+    """CFOL-AT as an expert would write it without this package: images in memory, and BatchNorm folded for
+    the attack, which runs plainly or, `compiled`, as one compiled step.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        compiled: bool = False,
+        memory_format: torch.memory_format = torch.channels_last,
+        images: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> None:
+        self.compiled, self.expert_format = compiled, memory_format
+        super().__init__(problem, images, labels)
+
+    def use(self, model: nn.Module, memory_format: torch.memory_format | None = None) -> None:
+        problem, self.memory_format = self.problem, memory_format or self.expert_format
+        self.model = model.to(memory_format=self.memory_format).train()  # type: ignore[call-overload]
+        self.optimizer = sgd(self.model)
+        self.folded = peers.Folded(self.model)
+        make = peers.compiled_pgd if self.compiled else peers.plain_pgd
+        self.pgd = make(self.folded.network, problem.eps, problem.eps / 4, problem.steps)
+
+    def attack(self, x: Tensor, y: Tensor) -> object:
+        self.folded.refresh()
+        return self.pgd(x, y)
+
+
 def in_eval_mode(model: nn.Module, eps: float, step: float, steps: int) -> peers.Attack:
     """torchattacks' loop where torchattacks is not installed (the smoke test)."""
     attack = peers.plain_pgd(model, eps, step, steps)
@@ -213,7 +243,7 @@ def flip_and_crop(x: Tensor, pad: int = 4) -> Tensor:
 
 def bandit_only(step: OurStep, batch: int) -> Callable[[], None]:
     """The sampler's part of a step: the draw and the feedback."""
-    sampler, labels = step.trainer.step.sampler, step.trainer.images.train.labels
+    sampler, labels = step.trainer.step.sampler, step.images.train.labels
     wrong = (torch.arange(batch, device=labels.device) % 2).float()
     y = labels[:batch]
 
