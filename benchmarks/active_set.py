@@ -17,7 +17,6 @@ from benchmarks.rows import Row, faster, main
 from benchmarks.timing import interleaved, winner
 from cfol_fast import data, evaluate
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
 from cfol_fast.training.parts import build
 
@@ -26,10 +25,13 @@ STEPS = 20
 
 def trained(steps: int) -> nn.Module:
     """The demo's network after a little adversarial training."""
-    config = TrainConfig(method="erm", epochs=1, steps_per_epoch=steps)
-    config.data.name, config.data.holdout = "fashion-mini", "none"
-    config.optimizer.lr, config.optimizer.schedule = 0.05, "constant"
-    config = complete(config)
+    config = TrainConfig(
+        method="erm",
+        epochs=1,
+        steps_per_epoch=steps,
+        data={"name": "fashion-mini", "holdout": "none"},
+        optimizer={"lr": 0.05, "schedule": "constant"},
+    )
     trainer = build(config, load_images(config))
     batches = trainer.state.batches.feed(steps)
     for _ in range(steps):

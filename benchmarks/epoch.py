@@ -25,7 +25,6 @@ from benchmarks.steps import ExpertStep, Problem, UsualStep
 from benchmarks.timing import interleaved, winner
 from cfol_fast import data, models
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
 from cfol_fast.training.parts import build
 
@@ -34,10 +33,14 @@ EPS, BATCH = 0.1, 128
 
 def trainer_epoch(steps: int | None) -> Callable[[], None]:
     """The loop of `cfol-fast train cfol`, without validation and checkpoints."""
-    config = TrainConfig(method="cfol", epochs=1, batch_size=BATCH, steps_per_epoch=steps)
-    config.data.name, config.data.holdout = "fashion-mini", "none"
-    config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
-    config = complete(config)
+    config = TrainConfig(
+        method="cfol",
+        epochs=1,
+        batch_size=BATCH,
+        steps_per_epoch=steps,
+        data={"name": "fashion-mini", "holdout": "none"},
+        optimizer={"lr": 0.01, "schedule": "constant"},
+    )
     trainer = build(config, load_images(config))
 
     def epoch() -> None:

@@ -17,7 +17,6 @@ from cfol_fast import data, models
 from cfol_fast.data.registry import paper_augment
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.parts import build
 
@@ -97,11 +96,17 @@ class OurStep:
         decay: float = 0.0,
         precision: str = "float32",
     ) -> None:
-        config = TrainConfig(method=method, batch_size=problem.batch, compile=compile, precision=precision)
-        config.ema.decay = decay
-        config.data.name, config.model.name = "cifar10", problem.network
-        config.attack.eps, config.attack.steps = problem.eps, problem.steps
-        config.optimizer.lr, config.optimizer.schedule = 0.01, "constant"
+        config = TrainConfig(
+            method=method,
+            batch_size=problem.batch,
+            compile=compile,
+            precision=precision,
+            ema={"decay": decay},
+            data={"name": "cifar10"},
+            model={"name": problem.network},
+            attack={"eps": problem.eps, "steps": problem.steps},
+            optimizer={"lr": 0.01, "schedule": "constant"},
+        )
         made = problem.image_set()
         source = data.ResidentSource(made, augment=paper_augment(problem.side), device=problem.device)
         channels = problem.channels
@@ -109,9 +114,8 @@ class OurStep:
             problem.network, problem.classes, problem.side, channels, MEAN[:channels], STD[:channels]
         )
         images = RunImages(made.classes, source, made.labels, None, "none", source, spec, "paper")
-        config = complete(config)
         # The meta device is for counting ops alone: no command takes it.
-        config.device = problem.device
+        config = config.with_settled({"device": problem.device})
         self.images = images
         self.trainer = build(config, images)
         self.batches = self.trainer.state.batches.feed(10**9)

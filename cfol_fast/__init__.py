@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cfol_fast.evaluation import evaluate as evaluate
     from cfol_fast.evaluation.metrics import TailAccuracy as TailAccuracy
     from cfol_fast.evaluation.metrics import WorstClassAccuracy as WorstClassAccuracy
+    from cfol_fast.runs.config import TrainConfig as TrainConfig
     from cfol_fast.sampling import ClassSampler as ClassSampler
     from cfol_fast.sampling import ExampleSampler as ExampleSampler
     from cfol_fast.training import load as load
@@ -47,6 +48,7 @@ _SURFACE = {
     "ClassSampler": "cfol_fast.sampling",
     "ExampleSampler": "cfol_fast.sampling",
     "PGD": "cfol_fast.attacks",
+    "TrainConfig": "cfol_fast.runs.config",
     "evaluate": "cfol_fast.evaluation",
     "loader": "cfol_fast.data",
     "train": "cfol_fast.training",

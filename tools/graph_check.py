@@ -7,7 +7,6 @@ capture that goes wrong can leave a process without a working GPU.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import torch
 
 from cfol_fast.machine import computing
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.capture import WARM_UP
 from cfol_fast.training.images import load_images
 from cfol_fast.training.parts import build
@@ -30,9 +28,9 @@ WORTH_IT = 1.05
 
 def example() -> TrainConfig:
     """CFOL-AT as the paper trains it, but for the images, which are the embedded ones."""
-    config = TrainConfig(device="cuda", deterministic=True, epochs=1, steps_per_epoch=STEPS)
-    config.model.name = "resnet18"
-    return complete(config)
+    return TrainConfig(
+        device="cuda", deterministic=True, epochs=1, steps_per_epoch=STEPS, model={"name": "resnet18"}
+    )
 
 
 def compare(config: TrainConfig) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def compare(config: TrainConfig) -> dict[str, Any]:
     """
     with computing(config.precision, deterministic=True):
         (eager, slow), (graph, fast) = (
-            _take_steps(dataclasses.replace(config, graph=on)) for on in (False, True)
+            _take_steps(config.with_settled({"graph": on})) for on in (False, True)
         )
     different = sorted(name for name in eager if not torch.equal(eager[name], graph[name]))
     times = slow / fast if fast > 0 else 0.0

@@ -26,8 +26,7 @@ from typing import Any
 from PIL import Image
 
 from cfol_fast import atomic, data
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ("data", "model", "augment", "lr", "epochs", "method")
@@ -124,10 +123,7 @@ def outcome(run: Path) -> dict[str, Any]:
 
 def plain(name: str, model: str) -> dict[str, Any]:
     """What the plain command sets by itself."""
-    config = TrainConfig(method="erm")
-    assign(config, "data.name", "folder")
-    assign(config, "model.name", model)
-    done = complete(config)
+    done = TrainConfig(method="erm", data={"name": "folder"}, model={"name": model})
     chosen = (name, model, done.data.augment, done.optimizer.lr, done.epochs, "erm")
     return dict(zip(SETTINGS, chosen, strict=True))
 

@@ -5,15 +5,12 @@ python -m tools.settings_page
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from pathlib import Path
-from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.runs.config import TrainConfig, settings
 from cfol_fast.runs.identity import NAMING
-from cfol_fast.runs.spec import Setting
+from cfol_fast.runs.spec import Parameters, Setting, groups_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\
@@ -26,28 +23,25 @@ without a default follows the data set or the method, or is not used: its meanin
 
 The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that
 change what is computed. Those with "no" in the column *named* change only where or how the run is
-carried out. `tools/settings_page.py` writes this page from `cfol_fast/runs/config.py`.
+carried out. `tools/settings_page.py` writes this page from `cfol_fast/runs/config.py` and
+`cfol_fast/runs/setting_groups.py`.
 """
 KINDS = {
     bool: "true or false",
     int: "whole number",
     float: "number",
     str: "text",
-    dict[str, Any]: "table",
+    Parameters: "table",
     tuple[int, ...]: "list of whole numbers",
 }
 COLUMNS = ("setting", "type", "default", "may be", "option", "named", "meaning")
 
 
 def page() -> str:
-    hints = typing.get_type_hints(TrainConfig)
-    groups = [
-        field.name for field in dataclasses.fields(TrainConfig) if dataclasses.is_dataclass(hints[field.name])
-    ]
     found = settings()
     lines = [HEAD, *_table([setting for key, setting in found.items() if "." not in key])]
-    for group in groups:
-        lines += ["", f"## {group}", "", str(hints[group].__doc__), ""]
+    for group, kind in groups_of(TrainConfig).items():
+        lines += ["", f"## {group}", "", str(kind.__doc__), ""]
         lines += _table([setting for key, setting in found.items() if key.startswith(f"{group}.")])
     return "\n".join(lines) + "\n"
 

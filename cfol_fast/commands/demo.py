@@ -64,9 +64,14 @@ def configuration(method: str, out: Path, seed: int, epochs: int | None, device:
     """
     from cfol_fast.runs.config import TrainConfig
 
-    config = TrainConfig(method=method, seed=seed, epochs=epochs, device=device, out=str(out / method))
-    config.data.name, config.data.holdout = "fashion-mini", "none"
-    return config
+    return TrainConfig(
+        method=method,
+        seed=seed,
+        epochs=epochs,
+        device=device,
+        out=str(out / method),
+        data={"name": "fashion-mini", "holdout": "none"},
+    )
 
 
 def write_comparison(out: Path, runs: list[Path]) -> None:

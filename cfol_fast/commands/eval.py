@@ -512,7 +512,7 @@ def _kinds(args: argparse.Namespace) -> list[str]:
 
 
 def _attacks(args: argparse.Namespace, kinds: list[str], subject: Subject) -> list[dict[str, Any]]:
-    from cfol_fast.runs.limits import check_radius
+    from cfol_fast.runs.rules import check_radius
 
     config = subject.config
     eps = max(args.eps) if args.eps is not None else (config.test.eps if config else None)

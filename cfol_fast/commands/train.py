@@ -126,10 +126,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completed(args: argparse.Namespace) -> TrainConfig:
-    from cfol_fast.runs.defaults import complete
+    from cfol_fast.runs.config import TrainConfig
 
     try:
-        return complete(read_config(args))
+        return TrainConfig(open_settings(args))
     except InputError as error:
         raise InputError(name_option(str(error), vars(args))) from None
 
@@ -150,7 +150,7 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
     to = SUFFIXES.get(Path(args.export or "").suffix, "torch")
     if args.export:
         # Found at the end it would cost the whole run's time.
-        target, folder = Path(args.export).expanduser(), Path(str(config.out)).expanduser()
+        target, folder = Path(args.export).expanduser(), Path(config.out).expanduser()
         ranks.from_first(lambda: check_output("--export", target, folder))
         ranks.from_first(lambda: check_target(target, to, folder))
     result = train(
@@ -179,48 +179,39 @@ def name_option(message: str, options: dict[str, Any]) -> str:
     return message
 
 
-def read_config(args: argparse.Namespace) -> TrainConfig:
-    """Defaults (or, when resuming, what the run folder says), then the file, then the options, then --set."""
+def open_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What the run folder says when a run is resumed, then the file, then the options, then --set."""
     from cfol_fast.models import check_named
     from cfol_fast.runs import run_folder
-    from cfol_fast.runs.config import TrainConfig, assign, assign_text, merge_toml
+    from cfol_fast.runs.open_settings import assignment, merged, of_toml
 
     options = vars(args)
-    config, named, stored = TrainConfig(), args.method is not None, False
-    if args.resume and args.config is None and not named and options["out"] is None:
+    if args.resume and args.config is None and args.method is None and options["out"] is None:
         raise InputError("--resume needs --out RUN, or the options the run was started with")
     folder = None if options["out"] is None else Path(options["out"]).expanduser()
+    stored: dict[str, Any] = {}
     if folder is not None and (
         args.resume is True or (args.resume and (folder / run_folder.CONFIG).exists())
     ):
-        config, named, stored = run_folder.read_config(folder), True, True
-    before = config.method
-    if args.config is not None:
-        config.method = ""
-        merge_toml(config, args.config)
-        named, config.method = named or bool(config.method), config.method or before
-    if args.method is not None:
-        config.method = args.method
-    # Until it is clear whether the user named the same.
-    model_in_file, config.model.name = config.model.name, None
-    for key, chosen in settings().items():
-        if chosen.flag and options[key] is not None:
-            assign(config, key, options[key])
-    for assignment in args.assignments:
-        assign_text(config, assignment)
-        named = named or assignment.partition("=")[0].strip() == "method"
-    if stored and config.method != before:
+        stored = run_folder.read_config(folder).given
+    in_files = merged(stored, {} if args.config is None else of_toml(args.config))
+    words = {
+        key: options[key] for key, chosen in settings().items() if chosen.flag and options[key] is not None
+    }
+    typed = merged({"method": args.method} if args.method is not None else {}, words)
+    typed = merged(typed, *map(assignment, args.assignments))
+    given = merged(in_files, typed)
+    if stored and given["method"] != stored["method"]:
         # Said here, because the stored parameters would be refused as unknown to the new method.
         raise InputError(
-            f"cannot resume {folder} with a changed configuration: method (was {before!r}, now"
-            f" {config.method!r})"
+            f"cannot resume {folder} with a changed configuration: method (was {stored['method']!r}, now"
+            f" {given['method']!r})"
         )
-    if config.model.name is None:
-        check_named(model_in_file, None, str(args.config or folder))
-        config.model.name = model_in_file
-    if not named:
+    if "model.name" not in typed:
+        check_named(in_files.get("model.name"), None, str(args.config or folder))
+    if "method" not in given:
         raise InputError("which METHOD? for example: cfol-fast train cfol (--list-methods shows them all)")
-    return config
+    return given
 
 
 def methods_table() -> str:

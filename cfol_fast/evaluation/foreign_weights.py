@@ -26,7 +26,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.recognition import recognise
 from cfol_fast.runs import safetensors_files
 from cfol_fast.runs.checkpoints import check_own_digest
-from cfol_fast.runs.config import NORMALISATIONS
+from cfol_fast.runs.setting_groups import NORMALISATIONS
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 # Moving averages of the weights, which some projects keep beside them.

@@ -20,7 +20,6 @@ from cfol_fast.evaluation.foreign_weights import load_weights, normalisation
 from cfol_fast.machine import choose_device
 from cfol_fast.recipes.planning import Cell, Job, Plan, configure
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load as load_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -58,10 +57,10 @@ def _pretrained(
 ) -> tuple[nn.Module, ImageData, TrainConfig]:
     assert cell.checkpoint is not None
     assert cell.entry.pretrained is not None
-    config = complete(configure(plan.recipe, cell.block, cell.entry, plan.scale, plan.root))
+    config = TrainConfig(configure(plan.recipe, cell.block, cell.entry, plan.scale, plan.root))
     bundle = load(config)
     path = cell.checkpoint.expanduser()
-    name = config.model.name or cell.entry.pretrained.model
+    name = config.model.name
     mean, std = None, None
     if cell.entry.pretrained.normalize is not None:
         mean, std = normalisation(cell.entry.pretrained.normalize, bundle.channels, (bundle.mean, bundle.std))

@@ -26,7 +26,7 @@ from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.recipes.planning import job
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, FOLDER
-from cfol_fast.runs.config import TrainConfig, from_dict
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.json_files import check_shape, made_from, parse_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
@@ -60,7 +60,7 @@ def _without_places(config: bytes, path: Path) -> bytes:
     """
     before = parse_object(config.decode(), path)
     data = before.get("data")
-    after = {**before, "out": TrainConfig().out}
+    after = {**before, "out": None}
     if isinstance(data, dict) and data.get("content") is not None:
         after["data"] = {**data, "root": None}
     return config if after == before else json.dumps(after, indent=2).encode()
@@ -140,7 +140,7 @@ def _unpack(path: Path) -> dict[str, bytes]:
 
 def is_named_so(run: str, kept: Mapping[str, bytes], path: Path) -> bool:
     """Whether this version gives a run of this configuration this name."""
-    return job(from_dict(parse_object(kept[CONFIG].decode(), path))).name == run
+    return job(TrainConfig(parse_object(kept[CONFIG].decode(), path))).name == run
 
 
 def take(path: Path, runs: Path) -> tuple[list[str], list[str]]:

@@ -8,7 +8,6 @@ reproduction that was interrupted, or starts again with another recipe, trains o
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -23,9 +22,10 @@ from cfol_fast import methods
 from cfol_fast.errors import InputError
 from cfol_fast.models import check_named
 from cfol_fast.recipes.recipe import SCALES, Block, Entry, Recipe
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete, holdout_fraction
+from cfol_fast.runs.config import TrainConfig, settings
+from cfol_fast.runs.defaults import holdout_fraction
 from cfol_fast.runs.identity import identity
+from cfol_fast.runs.open_settings import merged
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import parse_number
 
@@ -173,10 +173,9 @@ def plan(
     def runs(block: Block, entry: Entry) -> list[Job]:
         found = []
         for seed in recipe.seeds_at(scale):
-            config = configure(recipe, block, entry, scale, root)
-            config.seed, config.device = seed, device
-            config.data.download = download and can_fetch(config)
-            found.append(job(config))
+            given = configure(recipe, block, entry, scale, root) | {"seed": seed, "device": device}
+            given["data.download"] = download and can_fetch(given.get("data.name"))
+            found.append(job(TrainConfig(given)))
         return found
 
     cells = []
@@ -199,47 +198,41 @@ def scale_rules(scale: str, root: str | None) -> dict[str, Any]:
     return rules
 
 
-def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> TrainConfig:
-    """The training configuration of one column, before its open fields are filled in."""
+def configure(recipe: Recipe, block: Block, entry: Entry, scale: str, root: str | None) -> dict[str, Any]:
+    """The settings of one column; those that follow others are open."""
     rules = scale_rules(scale, root)
     # The paper's precision, on every device.
-    config = TrainConfig(precision="float32")
-    for table in (recipe.run, block.run, entry.run):
-        for key, value in table.items():
-            assign(config, key, value)
+    given = merged({"precision": "float32"}, recipe.run, block.run, entry.run)
     if "eta_as_for" in rules:
-        _scale_eta(config, rules["eta_as_for"])
+        _scale_eta(given, rules["eta_as_for"])
     if scale == "mini":
         # The step size follows the radius, as the paper scales it for 12/255.
-        config.attack.step = None
-    if config.attack.eps is not None:
-        config.attack.eps = _times(config.attack.eps, rules["eps_times"])
-    tables = [rules["run"]] + ([recipe.mini, block.mini, entry.mini] if scale == "mini" else [])
-    for table in tables:
-        for key, value in table.items():
-            assign(config, key, value)
-    config.data.root = root
-    check_named(config.model.name, None, f"recipe {recipe.name}")
-    return config
+        given.pop("attack.step", None)
+    if "attack.eps" in given:
+        given["attack.eps"] = _times(given["attack.eps"], rules["eps_times"])
+    minis = [recipe.mini, block.mini, entry.mini] if scale == "mini" else []
+    given = merged(given, rules["run"], *minis, {"data.root": root})
+    check_named(given.get("model.name"), None, f"recipe {recipe.name}")
+    return given
 
 
-def can_fetch(config: TrainConfig) -> bool:
+def can_fetch(dataset: str | None) -> bool:
     """Whether the data set can be downloaded; a reproduction downloads what it can."""
-    return config.data.name in data_sets.names() and data_sets.spec(config.data.name).can_fetch
+    return dataset in data_sets.names() and data_sets.spec(dataset).can_fetch
 
 
-def _scale_eta(config: TrainConfig, dataset: str) -> None:
+def _scale_eta(given: dict[str, Any], dataset: str) -> None:
     """A bandit's step size grows by what its default for `dataset` is of its default for the paper's data
     sets.
     """
-    method = methods.get(config.method)
+    method = methods.get(given.get("method", settings()["method"].default))
     paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
     # Without a number for this data set the step size follows the length of the run, as everywhere.
     if not isinstance(paper, (int, float)) or not isinstance(here, (int, float)):
         return
-    eta = config.params.get("eta", paper)
+    eta = given.get("params.eta", paper)
     if isinstance(eta, (int, float)):
-        config.params["eta"] = _times(eta, here / paper)
+        given["params.eta"] = _times(eta, here / paper)
 
 
 def _times(value: float, factor: float) -> float:
@@ -261,12 +254,11 @@ def _scaled_attack(attack: dict[str, Any], rules: dict[str, Any]) -> dict[str, A
 
 
 def job(config: TrainConfig) -> Job:
-    """The run of a configuration: completed, identified, named."""
-    completed = complete(copy.deepcopy(config))
-    settings = identity(completed)
-    text = json.dumps(settings, sort_keys=True)
+    """The run of a configuration: identified, named."""
+    named_by = identity(config)
+    text = json.dumps(named_by, sort_keys=True)
     short = hashlib.sha256(text.encode()).hexdigest()[:10]
-    return Job(f"{completed.data.name}-{completed.method}-seed{completed.seed}-{short}", completed, settings)
+    return Job(f"{config.data.name}-{config.method}-seed{config.seed}-{short}", config, named_by)
 
 
 def gpu_hours(config: TrainConfig) -> float:
@@ -276,10 +268,10 @@ def gpu_hours(config: TrainConfig) -> float:
     macs = cost["giga_macs"].get(config.model.name, cost["giga_macs"]["resnet18"]) * 1e9 * area
     images = cost["images"].get(config.data.name, 50000)
     held_out = images * (holdout_fraction(config.data.holdout) or 0.0)
-    attack = ATTACK_STEP * (config.attack.steps or 0) if config.attack.kind != "none" else 0.0
+    attack = ATTACK_STEP * config.attack.steps if config.attack.kind != "none" else 0.0
     training = (images - held_out) * (TRAINING_STEP + attack)
     validating = max(held_out, 1000) * (1 + ATTACK_STEP * config.validation.steps) / config.validation.every
-    passes = _stages(config) * (config.epochs or 0) * (training + validating)
+    passes = _stages(config) * config.epochs * (training + validating)
     return passes * macs * 2 / (cost["tflops"] * 1e12) / 3600
 
 

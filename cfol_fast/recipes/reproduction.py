@@ -133,7 +133,7 @@ def check(item: Plan, out: Path, load: Loader) -> None:
             )
             needed = f"recipe {item.recipe.name} needs the data set {job.config.data.name}"
             raise InputError(f"{needed}: {error}{way_out}") from None
-        models.create(job.config.model.name or "", len(bundle.classes), bundle.size[0], bundle.channels)
+        models.create(job.config.model.name, len(bundle.classes), bundle.size[0], bundle.channels)
     evaluating.check(item, out, load)
 
 

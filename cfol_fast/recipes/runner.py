@@ -23,7 +23,7 @@ from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import why_no_cuda
 from cfol_fast.progress import printed
 from cfol_fast.recipes.planning import Job
-from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
+from cfol_fast.runs.config import TrainConfig, to_dict
 from cfol_fast.runs.run_folder import OFFSETS, RESULT
 from cfol_fast.training import train
 from cfol_fast.training.offsets import fit_offsets
@@ -86,13 +86,17 @@ def _done(folder: Path, offsets: bool) -> bool:
 
 def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False, offsets: bool = False) -> None:
     """One run in this process, continued where its folder stands."""
-    job.config.out = str(job.folder(out))
-    _carry_out(job.config, force, quiet, offsets)
+    _carry_out(_placed(job, out), force, quiet, offsets)
+
+
+def _placed(job: Job, out: Path) -> TrainConfig:
+    """The run's configuration with its folder."""
+    return job.config.with_settled({"out": str(job.folder(out))})
 
 
 def _carry_out(config: TrainConfig, force: bool, quiet: bool, offsets: bool) -> None:
     train(config, resume="auto", force=force, quiet=quiet)
-    folder = Path(config.out or "")
+    folder = Path(config.out)
     if not _done(folder, offsets):
         with printed(quiet=True):
             fit_offsets(folder, device=config.device)
@@ -118,8 +122,8 @@ def _in_processes(
                     )
                 while waiting and free and not failed:
                     job, place = waiting.pop(0), free.pop(0)
-                    job.config.out = str(job.folder(out))
-                    process = _start(job, place, out / "runs" / f"{job.name}.log", force, offsets)
+                    log = out / "runs" / f"{job.name}.log"
+                    process = _start(_placed(job, out), place, log, force, offsets)
                     running.append((process, job, place))
                     logger.info(f"started {job.name} ({', '.join(f'{k}={v}' for k, v in place.items())})")
                 if failed:
@@ -151,7 +155,7 @@ def _in_processes(
 
 
 def _start(
-    job: Job, place: dict[str, str], log: Path, force: bool, offsets: bool = False
+    config: TrainConfig, place: dict[str, str], log: Path, force: bool, offsets: bool = False
 ) -> subprocess.Popen[bytes]:
     """A worker.
 
@@ -170,7 +174,7 @@ def _start(
     assert process.stdin is not None
     # A worker that died at once is seen by its exit status.
     with contextlib.suppress(BrokenPipeError):
-        order = {"config": to_dict(job.config), "force": force, "offsets": offsets}
+        order = {"config": to_dict(config), "force": force, "offsets": offsets}
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
     return process
@@ -202,7 +206,7 @@ def main() -> int:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     with printed():
         try:
-            _carry_out(from_dict(order["config"]), order["force"], False, order["offsets"])
+            _carry_out(TrainConfig(order["config"]), order["force"], False, order["offsets"])
         except Stopped as stopped:
             logger.error(str(stopped))
             return 128 + stopped.signal_number

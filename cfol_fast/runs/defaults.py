@@ -1,28 +1,27 @@
 """Filling in what the user left open: the paper's settings, or those of the embedded images.
 
-`complete` is the only place that knows which data set takes which settings. What it returns has no open
-field: the run folder records it, a resumed run is compared with it, and a recipe's run is named by its hash.
+`resolved` is the only place that knows which data set takes which settings. With its values a configuration
+is complete: the run folder records it, a resumed run is compared with it, and a recipe's run is named by its
+hash.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from cfol_fast import attacks, data, methods, models, processes
-from cfol_fast.data.registry import check_white
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device, choose_precision
 from cfol_fast.models.zoo import base_and_factor
-from cfol_fast.policies.policy import FROM_HOLDOUT
-from cfol_fast.runs.config import AttackConfig, TrainConfig, augmentation_word, flatten, to_dict
-from cfol_fast.runs.limits import check_choices, check_numbers
+from cfol_fast.runs.config import settings
+from cfol_fast.runs.open_settings import check, parameters
+from cfol_fast.runs.optimizers import OPTIMIZERS
 from cfol_fast.runs.schedules import milestones
+from cfol_fast.runs.spec import Parameters
 from cfol_fast.user_input import parse_number
 
 
@@ -45,64 +44,77 @@ OWN = Defaults(epochs=30, lr=0.05, schedule="one-cycle", step=0.25)
 # Networks without shortcuts, whose loss stays at ln k with more.
 OWN_LR = {"demo-cnn": 0.02, "vgg16": 0.02}
 
-# torch's own default; SGD's 0.1 would diverge.
-ADAMW_LR = 1e-3
+
+def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of a configuration by its path, from open settings (`open_settings.merged`)."""
+    values = {key: given.get(key, chosen.default) for key, chosen in settings().items()}
+
+    def follow(key: str, value: Any) -> None:
+        if values[key] is None:
+            check(value, settings()[key])
+            values[key] = value
+
+    method = methods.get(values["method"])
+    spec = _data_set(values)
+    own, defaults = data.is_own(spec.name, values["data.root"]), defaults_of(spec.name, values["data.root"])
+
+    if values["shards"] is None:
+        follow("shards", _one_for_each_process(values["batch_size"]))
+    values["params"] = Parameters(method.params(parameters(given), spec.name))
+    follow("epochs", defaults.epochs)
+    follow("model.name", spec.model)
+    _follow_published_weights(values)
+    lr = OWN_LR.get(base_and_factor(values["model.name"])[0], OWN.lr) if own else defaults.lr
+    follow("optimizer.lr", OPTIMIZERS[values["optimizer.name"]].own_rate or lr)
+    follow("optimizer.schedule", defaults.schedule)
+    if values["optimizer.schedule"] == "steps":
+        follow("optimizer.milestones", milestones(values["epochs"]))
+    follow("data.augment", data.default_augmentation(own))
+    follow("attack.kind", method.attack or "none")
+    follow("attack.eps", spec.eps)
+    kind, eps, norm = values["attack.kind"], values["attack.eps"], values["attack.norm"]
+    steps, step = attack_steps(kind, eps, norm, values["attack.random_start"], defaults)
+    follow("attack.steps", steps)
+    follow("attack.step", step)
+    follow("test.eps", eps)
+    follow("test.step", evaluation_step(values["test.eps"], values["test.steps"], norm))
+    values["device"] = str(choose_device(values["device"]))
+    device = torch.device(values["device"])
+    values["precision"] = choose_precision(values["precision"], device, values["deterministic"])
+    follow("out", f"runs/{spec.name}-{method.name}-seed{values['seed']}")
+    return values
 
 
-def complete(config: TrainConfig) -> TrainConfig:
-    """A copy of `config` with every open field filled in and every value checked."""
-    check_numbers(config)
-    given, config = config, copy.deepcopy(config)
-    method = methods.get(config.method)
-    config.method = method.name
-    spec = _data_set(config)
-    own = data.is_own(spec.name, config.data.root)
-    defaults = OWN if own else BY_DATA_SET.get(spec.name, PAPER)
-
-    if config.shards is None:
-        config.shards = _one_for_each_process(config.batch_size)
-    config.params = method.params(config.params, spec.name)
-    config.epochs = _default(config.epochs, defaults.epochs)
-    config.model.name = _default(config.model.name, spec.model)
-    if config.model.pretrained:
-        published = models.published(config.model.name)
-        if published is None:
-            raise InputError(
-                f"there are no published weights of {config.model.name}: --pretrained belongs to timm:NAME"
-                " and torchvision:NAME, others take --init FILE"
-            )
-        if spec.name == "folder":
-            # Images that have no size of their own get the one that the weights were trained with.
-            config.data.size = _default(config.data.size, published.image_size)
-    lr = OWN_LR.get(base_and_factor(config.model.name)[0], OWN.lr) if own else defaults.lr
-    config.optimizer.lr = _default(config.optimizer.lr, ADAMW_LR if config.optimizer.name == "adamw" else lr)
-    config.optimizer.schedule = _default(config.optimizer.schedule, defaults.schedule)
-    config.data.augment = _default(augmentation_word(config.data.augment), data.default_augmentation(own))
-    config.attack.kind = _default(config.attack.kind, method.attack or "none")
-    config.attack.eps = _default(config.attack.eps, spec.eps)
-    _settle_steps(config.attack, defaults)
-    config.test.eps = _default(config.test.eps, config.attack.eps)
-    config.test.step = _default(config.test.step, evaluation_step(config, max(1, config.test.steps)))
-    config.device = str(choose_device(config.device))
-    config.precision = choose_precision(config.precision, torch.device(config.device), config.deterministic)
-    config.out = _default(config.out, f"runs/{spec.name}-{method.name}-seed{config.seed}")
-    _check(config)
-    _check_used(given, config)
-    if config.optimizer.schedule == "steps":
-        config.optimizer.milestones = milestones(config.optimizer, config.epochs)
-    return config
+def defaults_of(name: str, root: str | None) -> Defaults:
+    """Those of a data set; root: the folder that was given with it."""
+    return OWN if data.is_own(name, root) else BY_DATA_SET.get(name, PAPER)
 
 
-def _data_set(config: TrainConfig) -> data.DataSpec:
+def _data_set(values: dict[str, Any]) -> data.DataSpec:
     """The row of the data set; one that nobody named is known by its folder."""
-    chosen = config.data
-    if chosen.name == "auto":
-        if chosen.root is None and chosen.download:
+    root, download = values["data.root"], values["data.download"]
+    if values["data.name"] == "auto":
+        if root is None and download:
             raise InputError("data.download needs the data set's name: give --dataset, such as cifar10")
-        chosen.name = "fashion-mini" if chosen.root is None else data.recognised(chosen.root)
-    spec = data.spec(chosen.name)
-    data.check_options(spec, chosen.root, chosen.download, chosen.size, chosen.skip_corrupt, chosen.white)
+        values["data.name"] = "fashion-mini" if root is None else data.recognised(root)
+    spec = data.spec(values["data.name"])
+    options = (values[f"data.{name}"] for name in ("size", "skip_corrupt", "white"))
+    data.check_options(spec, root, download, *options)
     return spec
+
+
+def _follow_published_weights(values: dict[str, Any]) -> None:
+    if not values["model.pretrained"]:
+        return
+    published = models.published(values["model.name"])
+    if published is None:
+        raise InputError(
+            f"there are no published weights of {values['model.name']}: --pretrained belongs to timm:NAME"
+            " and torchvision:NAME, others take --init FILE"
+        )
+    if values["data.name"] == "folder" and values["data.size"] is None:
+        # Images that have no size of their own get the one that the weights were trained with.
+        values["data.size"] = published.image_size
 
 
 def _one_for_each_process(batch_size: int) -> int:
@@ -119,25 +131,24 @@ def _one_for_each_process(batch_size: int) -> int:
     return count
 
 
-def _settle_steps(chosen: AttackConfig, defaults: Defaults) -> None:
-    """Number and size of the training attack's steps: those that will be used, or an error where they would
-    be ignored.
-    """
-    eps, kind = chosen.eps or 0.0, attacks.KINDS.get(str(chosen.kind), attacks.PGD)
-    own_step = defaults.step * eps
-    if issubclass(kind, (attacks.FGSM, attacks.NFGSM)):
-        own_step = float(kind.step_unless_told(eps, chosen.random_start))
-        if chosen.steps not in (None, 1):
-            raise InputError(
-                f"attack.steps must be 1 for {chosen.kind}, which takes a single step, got {chosen.steps}"
-            )
-    chosen.steps = _default(chosen.steps, kind.steps_unless_told)
-    chosen.step = _default(chosen.step, _within_a_pixel(own_step, chosen.norm))
+def attack_steps(
+    kind: str, eps: float, norm: str, random_start: bool, defaults: Defaults
+) -> tuple[int, float]:
+    """Number and size of the training attack's steps, where nobody gives them."""
+    chosen, step = attacks.KINDS.get(kind, attacks.PGD), defaults.step * eps
+    if single_step(kind):
+        step = float(chosen.step_unless_told(eps, random_start))
+    return chosen.steps_unless_told, _within_a_pixel(step, norm)
 
 
-def evaluation_step(config: TrainConfig, steps: int) -> float:
+def single_step(kind: str) -> bool:
+    """Whether an attack of this kind takes one step."""
+    return issubclass(attacks.KINDS.get(kind, attacks.PGD), (attacks.FGSM, attacks.NFGSM))
+
+
+def evaluation_step(eps: float, steps: int, norm: str) -> float:
     """The step of an evaluation in so many steps, where nobody says another."""
-    return _within_a_pixel(2.5 * (config.test.eps or 0.0) / steps, config.attack.norm)
+    return _within_a_pixel(2.5 * eps / steps, norm)
 
 
 def _within_a_pixel(step: float, norm: str) -> float:
@@ -162,121 +173,3 @@ def holdout_label(holdout: str) -> str:
     """The hold-out as results show it: "20%", "test" or "none"."""
     fraction = holdout_fraction(holdout)
     return holdout if fraction is None else f"{100 * fraction:g}%"
-
-
-def _default(value: Any, default: Any) -> Any:
-    return default if value is None else value
-
-
-# Settings that only some others make use of: the key, whether it is used, and what it belongs to.
-Use = tuple[str, Callable[[TrainConfig], bool], str]
-USED_WITH: tuple[Use, ...] = (
-    ("data.crop_scale", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
-    ("data.crop_ratio", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
-    ("data.lag", lambda c: c.data.name == "beton", "data.name=beton"),
-    ("optimizer.milestones", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
-    ("optimizer.decay", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
-    ("optimizer.warmup", lambda c: c.optimizer.schedule == "one-cycle", "optimizer.schedule=one-cycle"),
-    ("ema.per", lambda c: bool(c.ema.decay), "an average: give ema.decay too"),
-    ("params.C", lambda c: c.params.get("eta") not in ("auto", _own_eta(c)), "eta=theory"),
-)
-# The same, where one file of settings serves many runs: these are not refused, the run says that they have no
-# effect.
-SAID_WITH: tuple[Use, ...] = (
-    ("attack.steps", lambda c: c.attack.kind != "none", "an attack in training"),
-    ("attack.step", lambda c: c.attack.kind != "none", "an attack in training"),
-    ("attack.random_start", lambda c: c.attack.kind != "none", "an attack in training"),
-    ("data.cache", lambda c: data.spec(c.data.name).files is not None, "folders of image files"),
-    ("validation.every", lambda c: c.data.holdout != "none", "a hold-out"),
-    ("validation.steps", lambda c: c.data.holdout != "none", "a hold-out"),
-)
-
-
-def _own_eta(config: TrainConfig) -> Any:
-    """The method's own step size. Another number may be what became of eta=theory; the sampler knows."""
-    return methods.get(config.method).params({}, config.data.name).get("eta")
-
-
-def without_effect(completed: TrainConfig) -> list[str]:
-    """What a run says at its start of settings that it does not look at."""
-    own = dataclasses.replace(completed.attack, steps=None, step=None)
-    _settle_steps(own, BY_DATA_SET.get(completed.data.name, PAPER))
-    filled = {"attack.steps": own.steps, "attack.step": own.step}
-    return [
-        f"note: {key}={value} has no effect: it belongs to {owner}"
-        for key, value, owner in _unused(completed, completed, SAID_WITH)
-        if value != filled.get(key)
-    ]
-
-
-def _unused(given: TrainConfig, completed: TrainConfig, uses: tuple[Use, ...]) -> list[tuple[str, Any, str]]:
-    """The settings that somebody made and nothing looks at: key, value, and what it belongs to."""
-    default, said = flatten(to_dict(TrainConfig())), flatten(to_dict(given))
-    return [
-        (key, said[key], owner)
-        for key, is_used, owner in uses
-        if said.get(key) is not None and said[key] != default.get(key) and not is_used(completed)
-    ]
-
-
-def _check_used(given: TrainConfig, completed: TrainConfig) -> None:
-    for key, value, owner in _unused(given, completed, USED_WITH):
-        raise InputError(f"{key} belongs to {owner}, got {value}: leave it out")
-
-
-def _check(config: TrainConfig) -> None:
-    check_numbers(config)
-    check_choices(config)
-    shards = config.shards or 1
-    if config.batch_size % shards:
-        raise InputError(
-            f"shards must divide batch_size={config.batch_size}, got {shards}: a batch is divided into equal"
-            " parts"
-        )
-    if config.batchnorm == "sync" and (
-        torch.device(config.device).type != "cuda" or processes.count() == 1 or shards != processes.count()
-    ):
-        raise InputError(
-            f"batchnorm=sync needs GPUs and one shard for each of several processes, got {config.device} and"
-            f" {shards} shard{'s' * (shards > 1)} on {processes.count()}"
-            f" process{'es' * (processes.count() > 1)}: take batchnorm=shard"
-        )
-    if config.model.pretrained and config.model.init is not None:
-        raise InputError(
-            f"model.pretrained and model.init={config.model.init} are two starts: give one of --pretrained"
-            " and --init"
-        )
-    if config.model.init_by_position and config.model.init is None:
-        raise InputError("--classes-by-position belongs to --init: give the weights to start from")
-    if config.model.init_normalize is not None and config.model.init is None:
-        raise InputError("model.init_normalize belongs to model.init: give the weights to start from")
-    if config.data.content is not None and config.data.name != "folder":
-        raise InputError(
-            f"data.content is the digest of a folder of images, got data.name={config.data.name}"
-        )
-    check_white(data.spec(config.data.name), config.data.white)
-    if config.data.crop != "own" and config.data.augment == "none":
-        raise InputError(f"data.crop={config.data.crop} is an augmentation, got data.augment=none")
-    fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy
-    if policy.needs & FROM_HOLDOUT and fraction is None:
-        wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)
-        raise InputError(
-            f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the"
-            " training images such as 0.2 (the test set would leak into training)"
-        )
-    if config.ema.gate and not config.ema.decay:
-        raise InputError(f"ema.gate={config.ema.gate:g} is the gate of an average: give ema.decay too")
-    if config.ema.gate and fraction is None:
-        raise InputError(
-            f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share"
-            " of the training images such as 0.2 (the test set would leak into the average)"
-        )
-    if methods.get(config.method).attack is None and config.attack.kind != "none":
-        raise InputError(
-            f"{config.method} trains on the images as they are, got attack.kind={config.attack.kind}:"
-            " take erm"
-        )
-    if "radius" in policy.factors and config.attack.kind == "none":
-        raise InputError(
-            f"{config.method} scales the attack's radius, got attack.kind=none: take pgd or trades"
-        )

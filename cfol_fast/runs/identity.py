@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cfol_fast.runs.config import TrainConfig, augmentation_word, flatten, settings, to_dict
+from cfol_fast.runs.config import TrainConfig, flatten, settings, to_dict
+from cfol_fast.runs.open_settings import augmentation_word
 
 # These name a run, so they are part of its settings even at their defaults.
 NAMING = ("method", "data.name", "seed")
@@ -59,10 +60,11 @@ def essential_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def identity(completed: TrainConfig) -> dict[str, Any]:
     """The settings that a recipe finds a run by."""
     found = essential_settings(to_dict(completed))
-    if completed.data.name in ("folder", "beton") and completed.data.content is None:
+    root = completed.data.root
+    if completed.data.name in ("folder", "beton") and completed.data.content is None and root is not None:
         # A folder of images or of FFCV files has no name of its own but its path, unless its contents are
         # known.
-        found["data.root"] = str(Path(completed.data.root or "").expanduser().resolve())
+        found["data.root"] = str(Path(root).expanduser().resolve())
     return found
 
 

@@ -11,19 +11,15 @@ import itertools
 import os
 import re
 import shlex
-from contextlib import suppress
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.models.zoo import TORCHVISION_LAYERS, name_today
 from cfol_fast.runs.checkpoints import BEST, FOLDER
-from cfol_fast.runs.config import TrainConfig, from_dict, to_dict
+from cfol_fast.runs.config import TrainConfig, to_dict
 from cfol_fast.runs.identity import differences
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics_log import FILE as METRICS
@@ -84,26 +80,9 @@ def read_config(run: Path) -> TrainConfig:
                 )
             del data[key]
     try:
-        config = from_dict(tree)
+        return TrainConfig.recorded(tree)
     except InputError as error:
         raise InputError(f"{path} is not the configuration of a run: {error}") from None
-    if config.data.name == "fashion-mini":
-        # A run of before took the embedded images whatever folder was given.
-        config.data.root = None
-    config.model.name = _model_of(run, config.model.name)
-    return config
-
-
-def _model_of(run: Path, name: str | None) -> str | None:
-    """The model's name of today, which for some names only the weights of a run tell."""
-    if name is None or name_today(name, TORCHVISION_LAYERS) == name:
-        return name
-    for file in sorted((*run.glob(f"{FOLDER}/*.pt"), *run.glob(f"stage-*/{FOLDER}/*.pt"))):
-        # A damaged one is refused by whoever needs its numbers.
-        with suppress(Exception):
-            state = torch.load(file, map_location="meta", weights_only=True)
-            return name_today(name, state["model"])
-    return name
 
 
 def is_run(folder: Path) -> bool:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 
-from cfol_fast.runs.config import OptimizerConfig
+from cfol_fast.runs.setting_groups import OptimizerConfig
 
 
-def milestones(config: OptimizerConfig, epochs: int) -> tuple[int, ...]:
-    """Epochs at which the rate falls; the paper's 100 and 150 of 200, in proportion, unless they are
-    given.
-    """
-    if config.milestones is not None:
-        return config.milestones
+def milestones(epochs: int) -> tuple[int, ...]:
+    """Epochs at which the rate falls, where none are given: the paper's 100 and 150 of 200, in proportion."""
     return (epochs // 2, epochs * 3 // 4)
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int, epochs: int) -> float:
     """The rate of step `step` (from 0)."""
-    assert config.lr is not None, "the configuration has not been completed"
     if config.schedule == "steps":
         epoch = step // steps_per_epoch
-        passed = sum(epoch >= milestone for milestone in milestones(config, epochs))
-        return config.lr * config.decay**passed
+        given = milestones(epochs) if config.milestones is None else config.milestones
+        return config.lr * config.decay ** sum(epoch >= milestone for milestone in given)
     if config.schedule == "one-cycle":
         # Up from 1/25 of the peak and down to almost nothing, both as half a cosine (Smith & Topin, 2019).
         total = steps_per_epoch * epochs

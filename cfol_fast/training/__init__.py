@@ -3,8 +3,7 @@ back.
 """
 
 from cfol_fast.errors import Stopped, TrainingFailed
-from cfol_fast.runs.config import TrainConfig, assign, from_dict, from_toml, to_dict
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig, to_dict
 from cfol_fast.runs.exporting import export
 from cfol_fast.runs.loading import checkpoint_path, load, read_checkpoint
 from cfol_fast.runs.run_folder import read_config, read_result
@@ -18,12 +17,8 @@ __all__ = [
     "Stopped",
     "TrainConfig",
     "TrainingFailed",
-    "assign",
     "checkpoint_path",
-    "complete",
     "export",
-    "from_dict",
-    "from_toml",
     "load",
     "read_checkpoint",
     "read_config",

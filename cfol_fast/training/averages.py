@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.runs.config import EmaConfig
+from cfol_fast.runs.setting_groups import EmaConfig
 
 
 class WeightAverage:

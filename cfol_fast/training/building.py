@@ -43,6 +43,6 @@ def training_attack(model: nn.Module, config: TrainConfig, in_step: bool = False
     params |= {"step": chosen.step, "random_start": chosen.random_start}
     params |= {"trusts_images": in_step, "any_layout": in_step}
     params |= {"dtype": torch.bfloat16 if config.precision == "bfloat16" else None}
-    if not attacks.KINDS[str(chosen.kind)].single_step:
+    if not attacks.KINDS[chosen.kind].single_step:
         params["steps"] = chosen.steps
-    return attacks.create(str(chosen.kind), model, **params)
+    return attacks.create(chosen.kind, model, **params)

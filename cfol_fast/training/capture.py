@@ -30,7 +30,7 @@ def why_no_graph(config: TrainConfig) -> str | None:
         return f"a CUDA graph needs a GPU, and the run is on {device}"
     if torch.distributed.is_available() and torch.distributed.is_torchelastic_launched():
         return "a step of several processes is not captured"
-    if (config.shards or 1) > 1:
+    if config.shards > 1:
         return f"a step of {config.shards} shards is not captured"
     if config.data.name == "beton":
         return "FFCV's batches come from the host"

@@ -54,12 +54,15 @@ class Evaluations:
 
     def holdout_attack(self, model: nn.Module) -> attacks.Attack:
         steps = self.config.validation.steps
-        return self._pgd(model, steps, evaluation_step(self.config, steps))
+        return self._pgd(model, steps, self._step(steps))
+
+    def _step(self, steps: int) -> float:
+        return evaluation_step(self.config.test.eps, steps, self.config.attack.norm)
 
     def test_attack(self, model: nn.Module) -> attacks.Attack:
         return self._pgd(model, self.config.test.steps, self.config.test.step)
 
-    def _pgd(self, model: nn.Module, steps: int, step: float | None) -> attacks.Attack:
+    def _pgd(self, model: nn.Module, steps: int, step: float) -> attacks.Attack:
         """PGD with a fresh random state, so that an evaluation does not depend on those before it."""
         options = {"eps": self.config.test.eps, "norm": self.config.attack.norm, "seed": self.config.seed}
         return attacks.create("pgd", model, steps=steps, step=step, **options)

@@ -101,7 +101,7 @@ def collapse_warning(config: TrainConfig, training: Row, validated: Row | None =
     """Single-step training may collapse: the network withstands the one step it is trained with and nothing
     else (Wong et al. 2020).
     """
-    kind = str(config.attack.kind)
+    kind = config.attack.kind
     if validated is None or not attacks.KINDS[kind].single_step:
         return None
     trained, held = 1 - training["robust_error"], validated["robust"]["average"]

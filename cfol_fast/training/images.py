@@ -16,7 +16,7 @@ from cfol_fast.data.images import Images
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.runs.config import TrainConfig, augmentation_word
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_fraction
 
 # What is compared with the training images, in words.
@@ -102,8 +102,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     images = found.train if training_rows is None else found.train.subset(training_rows)
     copied = {} if content is None else _copies(content, training_rows, held_out)
     notes += [f"warning: {copies_note(PARTS[part], *counts)}" for part, counts in copied.items()]
-    own = data.is_own(wanted.name, wanted.root)
-    word = augmentation_word(wanted.augment) or data.default_augmentation(own)
+    word = wanted.augment
     augment = data.augmentation(word, min(found.size), found.paper_augment)
     if augment is not None and wanted.crop == "random-resized":
         augment = dataclasses.replace(
@@ -125,7 +124,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
             f" batches{' in each process' * (processes.count() > 1)}"
         )
     spec = ModelSpec(
-        name=config.model.name or "",
+        name=config.model.name,
         num_classes=len(found.classes),
         image_size=height,
         in_channels=found.channels,

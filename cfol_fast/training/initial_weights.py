@@ -17,9 +17,9 @@ from cfol_fast.data.classes import order_as_text, places
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import foreign_weights
 from cfol_fast.models.spec import ModelSpec
-from cfol_fast.runs.config import ModelConfig
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, is_ours, read_checkpoint
+from cfol_fast.runs.setting_groups import ModelConfig
 
 BY_POSITION = "Rename the classes, or take them by position (--classes-by-position)"
 

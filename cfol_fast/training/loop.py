@@ -23,9 +23,10 @@ from cfol_fast.machine import computing
 from cfol_fast.progress import Progress, printed, silenced, tell
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete, without_effect
+from cfol_fast.runs.config import TrainConfig, by_path
+from cfol_fast.runs.data_facts import settled as with_facts
 from cfol_fast.runs.metrics_log import read_rows
+from cfol_fast.runs.rules import without_effect
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training import one_class
@@ -95,8 +96,8 @@ def _train(
     ranks: Ranks,
     progress: Progress,
 ) -> Run:
-    config = settled(config, resume, ranks)
-    folder = Path(config.out or "").expanduser()
+    config = on_this_process(as_begun(config, ranks) if resume else config, ranks)
+    folder = Path(config.out).expanduser()
     stages = methods.get(config.method).stages
     with (
         RunLock(folder) if ranks.is_first else nullcontext() as lock,
@@ -113,9 +114,10 @@ def _train(
             if finished is not None:
                 logger.info(f"{stage_folder} is finished already")
                 return finished
+            # Later stages take what the first one's data said.
             trainer = build(
-                config,
-                images_on(ranks, config, not quiet),
+                start.config,
+                images_on(ranks, start.config, not quiet),
                 stage_folder,
                 previous,
                 progress,
@@ -140,34 +142,33 @@ def _train(
             return Run(folder, result_of(folder, accuracies, result))
 
 
-def settled(config: TrainConfig, resume: Resume, ranks: Ranks) -> TrainConfig:
-    """The whole configuration.
-
-    What was settled when a run was created stays, although there is another device or number of processes.
+def as_begun(config: TrainConfig, ranks: Ranks) -> TrainConfig:
+    """What was settled when a run was created, and the user does not give, stays, although there is another
+    device or number of processes.
     """
-    undecided = [
-        name
-        for name, open_value in (("precision", "auto"), ("shards", None))
-        if getattr(config, name) == open_value
-    ]
-    config = complete(config)
-    file = Path(config.out or "").expanduser() / run_folder.CONFIG
-    white_is_open = config.data.white is None
-    if resume and (undecided or white_is_open):
-        stored = ranks.from_first(lambda: run_folder.read_config(file.parent) if file.exists() else None)
-        for name in undecided if stored is not None else ():
-            setattr(config, name, getattr(stored, name))
-        if stored is not None and white_is_open:
-            config.data.white = stored.data.white
+    given, folder = config.given, Path(config.out).expanduser()
+    unsaid = [key for key in ("precision", "shards", "data.white") if given.get(key, "auto") == "auto"]
+
+    def stored() -> dict[str, Any]:
+        if not unsaid or not (folder / run_folder.CONFIG).exists():
+            return {}
+        values = by_path(run_folder.read_config(folder))
+        return {key: values[key] for key in unsaid}
+
+    return config.with_settled(ranks.from_first(stored))
+
+
+def on_this_process(config: TrainConfig, ranks: Ranks) -> TrainConfig:
+    """Of several processes each has a GPU of its own."""
     device = torch.device(config.device)
-    if ranks.size > 1 and device.type == "cuda":
-        if device.index:
-            raise InputError(
-                f"device {device} is one GPU, and there are {ranks.size} processes, each with its own: take"
-                " --device cuda"
-            )
-        config.device = f"cuda:{processes.local_rank()}"
-    return config
+    if ranks.size == 1 or device.type != "cuda":
+        return config
+    if device.index:
+        raise InputError(
+            f"device {device} is one GPU, and there are {ranks.size} processes, each with its own: take"
+            " --device cuda"
+        )
+    return config.with_settled({"device": f"cuda:{processes.local_rank()}"})
 
 
 def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunImages:
@@ -219,7 +220,7 @@ def run_info(trainer: Trainer) -> RunInfo:
     step = state.position.step
     return RunInfo(
         state.folder,
-        trainer.config,
+        with_facts(trainer.config, state.facts),
         state.images.classes,
         state.step.model,
         step,

@@ -79,7 +79,7 @@ def fit_offsets(
             f"{run} has no hold-out (--holdout {config.data.holdout}), and offsets are not fitted on the"
             " test set"
         )
-    config.device = str(choose_device(device))
+    config = config.with_settled({"device": str(choose_device(device))})
     with RunLock(run):
         images = load_images(config)
         assert images.validation is not None
@@ -145,9 +145,9 @@ def measure(
     model: nn.Module, source: Source, classes: list[str], config: TrainConfig, steps: int, step: float | None
 ) -> evaluation.Evaluation:
     """The model, clean and with the attack of the run's validation or test."""
-    eps = config.test.eps or 0.0
-    attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step or evaluation_step(config, steps)}
-    attack |= {"norm": config.attack.norm, "seed": config.seed}
+    eps, norm = config.test.eps, config.attack.norm
+    step = evaluation_step(eps, steps, norm) if step is None else step
+    attack = {"kind": "pgd", "eps": eps, "steps": steps, "step": step, "norm": norm, "seed": config.seed}
     return evaluation.evaluate(
         model,
         source,

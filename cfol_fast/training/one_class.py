@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cfol_fast.runs.config import OptimizerConfig
 from cfol_fast.runs.metrics_log import Row, read_rows
+from cfol_fast.runs.setting_groups import OptimizerConfig
 
 # The hold-out has it exactly: one class is right, and the others are not.
 ALL, NONE = 0.9, 0.1

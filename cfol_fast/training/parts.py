@@ -18,7 +18,9 @@ from cfol_fast.models.summary import in_words
 from cfol_fast.progress import Progress
 from cfol_fast.runs.checkpoints import CheckpointStore
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.data_facts import DataFacts
 from cfol_fast.runs.metrics_log import MetricsLog
+from cfol_fast.runs.optimizers import OPTIMIZERS
 from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import Batches
@@ -30,7 +32,6 @@ from cfol_fast.training.evaluations import Evaluations
 from cfol_fast.training.holdout import HoldOut
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.initial_weights import start_from
-from cfol_fast.training.optimizer import OPTIMIZERS
 from cfol_fast.training.position import Length, Position
 from cfol_fast.training.shards import ShardedStep, check_shards
 from cfol_fast.training.signals import StopRequest
@@ -59,20 +60,26 @@ def build(
     """
     ranks, device = processes.ranks(), torch.device(config.device)
     check(config, device)
-    check_shards(config.shards or 1, ranks)
+    check_shards(config.shards, ranks)
     progress, stop, position = progress or Progress(quiet=True), stop or StopRequest(), Position()
     per_epoch = config.steps_per_epoch or max(1, round(len(images.labels) / config.batch_size))
-    length = Length(config.epochs or 0, per_epoch, config.batch_size)
+    length = Length(config.epochs, per_epoch, config.batch_size)
 
     model = new_model(images.spec, config, device)
     init = start_from(model, config.model, images.spec, images.classes)
     average = WeightAverage(model, config.ema) if config.ema.decay else None
     step = new_step(config, images, length, position, model, device, previous)
     batches = Batches(step.sampler, images.train, config.batch_size)
-    folder = folder or Path(config.out or "")
+    folder = folder or Path(config.out)
     state = RunState(
         config=config,
         images=images,
+        facts=DataFacts(
+            classes=tuple(images.classes),
+            content=images.content,
+            eta=getattr(step.sampler, "eta", None),
+            white=images.white,
+        ),
         position=position,
         step=step,
         captured=CapturedStep(step, batches) if config.graph else None,
@@ -131,17 +138,11 @@ def new_step(
         methods.get(config.method),
         len(images.classes),
         processes.ranks(),
-        config.shards or 1,
+        config.shards,
     )
     sampler = method.sampler(
         images.labels, k, config.params, config.seed, device, previous, length.draws, ranks
     )
-    if isinstance(config.params.get("eta"), str):
-        # What "auto" and "theory" stand for is known with the data: config.json gets the number, which a
-        # resumed run is compared with.
-        config.params["eta"] = getattr(sampler, "eta", None)
-    # So is the white point: a resumed run and an evaluation on other images take the same.
-    config.data.white = config.data.white if images.white is None else images.white
     attack = training_attack(model, config, in_step=True)
     parts: dict[str, Any] = {
         "device": device,

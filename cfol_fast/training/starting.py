@@ -14,6 +14,7 @@ from typing import Any
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.data_facts import settled
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
@@ -27,7 +28,7 @@ class RunStart:
     """The start of the run `config` in the folder `run`; `kind` is CONTINUE as soon as the run is there.
 
     Of many ranks the first has locked the folder, looks at it and writes in it, and the others hear of it;
-    their lock is None.
+    their lock is None. `config` has what the data said as soon as a stage has read them.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class RunStart:
 
         stage_before: the result of the stage before this one, whose data this one goes on with.
         """
+        self.config = settled(self.config, state.facts)
         if self.kind is Start.OVERWRITE:
             return lambda: self._replace_old_run(state)
 

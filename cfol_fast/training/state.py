@@ -23,6 +23,7 @@ from cfol_fast.ranks import Ranks
 from cfol_fast.runs.checkpoint_contents import Checkpoint, Continuation
 from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, LAST, CheckpointStore
 from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.data_facts import DataFacts
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import named_as_today
 from cfol_fast.runs.metrics_log import MetricsLog, Row
@@ -51,6 +52,7 @@ class RunState:
 
     config: TrainConfig
     images: RunImages
+    facts: DataFacts
     position: Position
     step: Step
     captured: CapturedStep | None

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks, objectives
 from cfol_fast.policies import ClassPolicy, Need
+from cfol_fast.runs.optimizers import DeviceRate
 from cfol_fast.sampling import IndexSampler
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.epoch_counts import EpochCounts
-from cfol_fast.training.optimizer import DeviceRate
 from cfol_fast.training.weight_perturbation import WeightPerturbation
 
 

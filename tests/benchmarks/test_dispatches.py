@@ -59,5 +59,5 @@ def test_a_fused_convolution_is_one_launch_and_unfused_one_up_to_four():
 def test_a_captured_step_is_one_replay_and_a_rate_that_changes_one_launch_more():
     step = OurStep(Problem("demo-cnn", batch=2, images=20, steps=1))
     assert with_graph(step) == (1, 0)
-    step.trainer.config.optimizer.schedule = "one-cycle"
+    step.trainer.config = step.trainer.config.with_settled({"optimizer.schedule": "one-cycle"})
     assert with_graph(step) == (1, 1)

@@ -17,9 +17,7 @@ def quick_demo(monkeypatch):
     original = demo.configuration
 
     def quick(*args):
-        config = original(*args)
-        config.steps_per_epoch, config.attack.steps, config.test.steps = 2, 1, 1
-        return config
+        return original(*args).replace(steps_per_epoch=2, attack={"steps": 1}, test={"steps": 1})
 
     monkeypatch.setattr(demo, "configuration", quick)
 
@@ -50,9 +48,8 @@ def test_another_seed_in_the_same_folder_is_refused(quick_demo, tmp_path, capsys
 
 
 def test_the_demos_recipe_is_that_of_the_embedded_images(tmp_path):
-    from cfol_fast.runs.defaults import complete
 
-    erm, cfol = (complete(demo.configuration(method, tmp_path, 0, None, "cpu")) for method in demo.METHODS)
+    erm, cfol = (demo.configuration(method, tmp_path, 0, None, "cpu") for method in demo.METHODS)
     assert (erm.method, cfol.method) == ("erm", "cfol")
     assert (cfol.params["eta"], cfol.params["gamma"]) == (1e-4, 0.5)
     for config in (erm, cfol):

@@ -19,7 +19,7 @@ import torch
 from cfol_fast.commands import main as cli
 from cfol_fast.commands import train as command
 from cfol_fast.methods import METHODS
-from cfol_fast.runs.config import flatten, settings, to_dict
+from cfol_fast.runs.config import settings
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=16", "--model=demo-cnn@0.25", "--set=attack.steps=1"]
 TINY += ["--set=validation.steps=1", "--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu"]
@@ -384,9 +384,10 @@ def test_every_option_of_a_setting_sets_it():
         flag, metavar = chosen.flag
         assert metavar or chosen.kind is bool, f"{key}: an option without a value means true"
         text = {bool: "on", int: "3", float: "1/4", str: "word"}[chosen.kind]
-        config = command.read_config(parser.parse_args(["erm", flag, *([text] if metavar else [])]))
-        value = flatten(to_dict(config))[key]
-        assert value == {bool: True, int: 3, float: 0.25, str: "word"}[chosen.kind], key
+        text = chosen.words[-1] if chosen.words else text
+        given = command.open_settings(parser.parse_args(["erm", flag, *([text] if metavar else [])]))
+        expected = {bool: True, int: 3, float: 0.25, str: text}[chosen.kind]
+        assert given == {"method": "erm", key: expected}, key
 
 
 @pytest.mark.slow

@@ -14,8 +14,10 @@ import cfol_fast as cf
 from cfol_fast import data
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import DataConfig, TrainConfig, assign_text, from_dict, to_dict
-from cfol_fast.runs.defaults import SAID_WITH, USED_WITH, complete, without_effect
+from cfol_fast.runs.config import TrainConfig, to_dict
+from cfol_fast.runs.data_facts import DataFacts, settled
+from cfol_fast.runs.open_settings import assignment
+from cfol_fast.runs.rules import SAID_WITH, USED_WITH, without_effect
 from tests.data import published_files as files
 from tests.training import tiny
 
@@ -75,13 +77,13 @@ def test_a_published_data_set_is_asked_for_by_name(
 
 def test_without_a_folder_they_are_the_embedded_images(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(call(capsys, "train", "cfol", "--print-config")[1])["data"]["name"] == "fashion-mini"
-    assert complete(TrainConfig()).data.name == "fashion-mini"
+    assert TrainConfig().data.name == "fashion-mini"
 
 
 def test_from_python_too(photos: Path) -> None:
-    assert complete(TrainConfig(data=DataConfig(root=str(photos)))).data.name == "folder"
+    assert cf.TrainConfig(data={"root": str(photos)}).data.name == "folder"
     with pytest.raises(InputError, match="is not there"):
-        cf.train(TrainConfig(data=DataConfig(root=str(photos / "nowhere"))), quiet=True)
+        cf.TrainConfig(data={"root": str(photos / "nowhere")})
 
 
 @pytest.mark.parametrize(
@@ -136,10 +138,7 @@ IGNORED = {
 
 
 def config_of(*settings: str) -> TrainConfig:
-    config = TrainConfig(device="cpu")
-    for text in settings:
-        assign_text(config, text)
-    return config
+    return TrainConfig({"device": "cpu"}, *map(assignment, settings))
 
 
 def test_every_pair_is_tried() -> None:
@@ -149,20 +148,21 @@ def test_every_pair_is_tried() -> None:
 @pytest.mark.parametrize("key", IGNORED)
 def test_a_setting_that_has_no_effect_is_refused_or_said(key: str) -> None:
     value, others = IGNORED[key]
-    config = config_of(*others, f"{key}={value}")
+    texts = [*others, f"{key}={value}"]
     if key in [used for used, *_ in USED_WITH]:
         with pytest.raises(InputError, match=f"^{key} belongs to "):
-            complete(config)
+            config_of(*texts)
         return
-    (line,) = without_effect(complete(config))
+    (line,) = without_effect(config_of(*texts))
     assert f"{key}=" in line
     assert "no effect" in line
 
 
 def test_a_run_of_the_theory_s_step_can_be_continued() -> None:
-    begun = complete(config_of("eta=theory", "C=9"))
-    begun.params["eta"] = 0.01
-    assert complete(from_dict(to_dict(begun))).params["C"] == 9
+    begun = config_of("eta=theory", "C=9")
+    stored = settled(begun, DataFacts(("a", "b"), None, 0.01, None))
+    assert stored.params["eta"] == 0.01
+    assert TrainConfig(to_dict(stored)).params["C"] == 9
 
 
 @pytest.mark.parametrize("kind", ["pgd", "trades", "fgsm", "n-fgsm", "none"])
@@ -170,9 +170,9 @@ def test_a_run_of_the_theory_s_step_can_be_continued() -> None:
 def test_what_was_filled_in_is_neither_refused_nor_said_when_it_is_read_again(
     kind: str, holdout: str
 ) -> None:
-    whole = complete(config_of(f"attack.kind={kind}", f"data.holdout={holdout}"))
+    whole = config_of(f"attack.kind={kind}", f"data.holdout={holdout}")
     assert without_effect(whole) == []
-    assert complete(from_dict(to_dict(whole))) == whole
+    assert TrainConfig(to_dict(whole)) == whole
 
 
 def test_a_run_says_what_has_no_effect(
@@ -246,10 +246,6 @@ def test_a_run_of_the_embedded_images_is_evaluated_on_no_other_folder(
     options += ["--set=test.steps=1", "--epochs=1", "--holdout=none", "--device=cpu", "--quiet"]
     run = tmp_path / "run"
     assert call(capsys, "train", "erm", *options, "--out", str(run))[0] == 0
-    # As version 0.1 left it where a folder was given in vain.
-    config = json.loads((run / "config.json").read_text())
-    config["data"]["root"] = str(photos)
-    (run / "config.json").write_text(json.dumps(config))
     evaluate = ["eval", str(run), "--steps", "1", "--limit", "20", "--device", "cpu"]
     assert call(capsys, *evaluate)[0] == 0
     status, _, err = call(capsys, *evaluate, "--data", str(photos))

@@ -14,19 +14,16 @@ from cfol_fast.commands import main as cli
 from cfol_fast.data.ffcv import writer
 from cfol_fast.data.registry import SPECS, paper_augment
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training.images import RunImages, load_images
 from tests.data import published_files as files
+from tests.training.tiny import by_path
 
 OWN = {"folder", "beton"}
 
 
 def completed(**settings: object) -> TrainConfig:
-    config = TrainConfig(method="erm", device="cpu")
-    for key, value in settings.items():
-        assign(config, key.replace("__", "."), value)
-    return complete(config)
+    return TrainConfig(by_path(settings), method="erm", device="cpu")
 
 
 def images(folder: Path, name: str = "folder", **settings: object) -> RunImages:
@@ -74,8 +71,7 @@ def test_a_run_says_its_augmentation_when_it_starts(folder: Path, word: str, sai
 def test_a_program_that_gives_the_older_switch_is_understood(folder: Path) -> None:
     config = completed(data__name="folder", data__root=str(folder))
     for value, augment in ((False, None), (True, paper_augment(32)), (None, ops.Augment(pad=2))):
-        config.data.augment = value
-        assert load_images(config).train.augment == augment
+        assert load_images(config.replace(data={"augment": value})).train.augment == augment
 
 
 def test_random_resized_windows_take_the_words_flip_alone(folder: Path) -> None:

@@ -23,9 +23,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(**options: Any) -> TrainConfig:
-    made = TrainConfig(device="cpu", **options)
-    made.data.name, made.model.name = "fashion-mini", "demo-cnn"
-    return made
+    return TrainConfig(options, device="cpu", data={"name": "fashion-mini"}, model={"name": "demo-cnn"})
 
 
 def test_images_that_do_not_fit_on_the_device_name_the_command_that_streams_them(

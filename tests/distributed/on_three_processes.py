@@ -122,9 +122,9 @@ def autoattack(trained: Trained, folder: Path, ranks: Ranks | None, options: dic
 
 
 def losses_on_the_holdout(trained: Trained, ranks: Ranks) -> list[str]:
-    config = TrainConfig()
-    config.test.batch_size = BATCH
-    config.attack.kind, config.attack.eps, config.attack.steps = "trades", EPS, 2
+    config = TrainConfig(
+        test={"batch_size": BATCH}, attack={"kind": "trades", "eps": EPS, "steps": 2}, shards=1
+    )
     source = evaluation.TensorSource(trained.x, trained.y, [str(c) for c in range(10)])
     images: Any = SimpleNamespace(classes=source.classes)
     evaluations = Evaluations(config, images, torch.device("cpu"), ranks, Progress(quiet=True), lambda: None)

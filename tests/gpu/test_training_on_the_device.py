@@ -10,19 +10,18 @@ import torch
 from cfol_fast import data, ops
 from cfol_fast.data.ffcv import writer
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import load_images
 from cfol_fast.training.parts import build
 from cfol_fast.training.step import Step
 
 
 def configured(device, tmp_path, **changes):
-    config = TrainConfig(
-        out=str(tmp_path / "run"), device=str(device), epochs=1, steps_per_epoch=6, batch_size=32
+    return TrainConfig(
+        {"epochs": 1, "steps_per_epoch": 6, "batch_size": 32},
+        changes,
+        out=str(tmp_path / "run"),
+        device=str(device),
     )
-    for key, value in changes.items():
-        setattr(config, key, value)
-    return complete(config)
 
 
 def take_steps(config, steps, watch=None):

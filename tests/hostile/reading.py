@@ -34,8 +34,8 @@ from cfol_fast.evaluation import autoattack
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.checkpoint_contents import Checkpoint
-from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys, to_dict
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig, to_dict
+from cfol_fast.runs.open_settings import known_keys
 from cfol_fast.runs.records import load_run
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.training.trainer import Trainer
@@ -142,14 +142,15 @@ def attempt_option(subject: Options, draw: st.DataObject) -> None:
 def attempt_configuration(_: Any, draw: st.DataObject) -> None:
     """A configuration that is accepted can be stored, read again and built."""
     method = methods.METHODS[draw.draw(st.sampled_from(sorted(methods.METHODS)))]
-    config = TrainConfig(method=method.name)
+    given: dict[str, Any] = {"method": method.name}
     keys = known_keys() + [f"params.{name}" for name in method.defaults]
     try:
         for key in draw.draw(st.lists(st.sampled_from(keys), min_size=1, max_size=2)):
-            assign(config, key, draw.draw(st.one_of(bad_text, bad_json)))
-        done = complete(config)
+            given[key] = draw.draw(st.one_of(bad_text, bad_json))
+        done = TrainConfig(given)
         stored = json.dumps(to_dict(done), allow_nan=False)
-        assert to_dict(complete(from_dict(json.loads(stored)))) == json.loads(stored)
+        assert to_dict(TrainConfig(json.loads(stored))) == json.loads(stored)
+        assert TrainConfig.recorded(json.loads(stored)) == done
         chosen = methods.get(done.method)
         chosen.sampler(torch.arange(20) % 4, 4, done.params, seed=done.seed, draws=100)
         chosen.objective(done.params, 4)
@@ -199,7 +200,7 @@ def attempt_file(subject: Files, draw: st.DataObject) -> None:
             with contextlib.suppress(InputError):
                 load_run(subject.folder)
             with contextlib.suppress(InputError):
-                complete(run_folder.read_config(subject.folder))
+                run_folder.read_config(subject.folder).replace()
     finally:
         path.write_bytes(whole)
 

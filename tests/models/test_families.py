@@ -19,8 +19,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import load_weights
 from cfol_fast.models.standalone import python_code
 from cfol_fast.models.summary import in_words
-from cfol_fast.runs import checkpoints, run_folder
-from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs import checkpoints
 from cfol_fast.runs.exporting import export
 from cfol_fast.runs.loading import load, read_label
 
@@ -110,17 +109,6 @@ def test_an_old_checkpoint_is_what_it_was(tmp_path: Path) -> None:
     assert code is not None
     assert f"get_model('{name}'" in code.read_text()
     assert torch.load(tmp_path / "new.pt", weights_only=True)["spec"]["name"] == f"torchvision:{name}"
-
-
-def test_an_old_run_is_continued_as_what_it_was(tmp_path: Path) -> None:
-    run, config = tmp_path / "run", TrainConfig(method="erm")
-    config.model.name = "resnet34"
-    run_folder.begin(run, config)
-    assert run_folder.read_config(run).model.name == "resnet34"
-    old_torchvision("resnet34", run / "checkpoints" / "last.pt")
-    assert run_folder.read_config(run).model.name == "torchvision:resnet34"
-    with pytest.raises(InputError, match=r"model.name \(was 'torchvision:resnet34', now 'resnet34'\)"):
-        run_folder.check_same(run_folder.read_config(run), config, run)
 
 
 def test_a_new_checkpoint_of_ours_stays_ours(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from cfol_fast.commands import train
 from cfol_fast.recipes import kept_predictions, planning
 from cfol_fast.recipes.frontier import drawing, facts, plan, text
 from cfol_fast.reporting import picture_files
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.price import price
 from tests.recipes.test_results import RESULTS
 from tools import headline
@@ -129,6 +130,6 @@ def test_every_committed_command_trains_the_run_that_is_kept(scale):
     train.add_arguments(parser)
     for row in committed(scale)["rows"]:
         words = shlex.split(row["command"])
-        config = train.read_config(parser.parse_args([*words[2:], "--device", "cpu"]))
+        config = TrainConfig(train.open_settings(parser.parse_args([*words[2:], "--device", "cpu"])))
         assert words[-1] == f"runs/{row['runs'][0]}"
         assert planning.job(config).name == row["runs"][0], row["command"]

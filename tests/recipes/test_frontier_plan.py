@@ -11,6 +11,7 @@ from cfol_fast.data.content import content_of
 from cfol_fast.errors import InputError
 from cfol_fast.recipes import planning
 from cfol_fast.recipes.frontier import plan, reproduce_frontier
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.sampling import step_size
 from tests.data import published_files as files
 from tests.listening import listening
@@ -251,7 +252,7 @@ def test_the_command_of_a_row_trains_the_same_run(scale):
         job = place.run(row, plan.resolve(row.grid[0], {str(c): 0.5 for c in range(10)}), 3)
         words = shlex.split(plan.command(job, None))
         assert words[:2] == ["cfol-fast", "train"]
-        config = train.read_config(parser.parse_args([*words[2:], "--device", "cpu"]))
+        config = TrainConfig(train.open_settings(parser.parse_args([*words[2:], "--device", "cpu"])))
         again = planning.job(config)
         assert again.name == job.name
         assert again.config.attack == job.config.attack

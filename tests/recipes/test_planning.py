@@ -14,8 +14,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.recipes import evaluating, list_recipes, load_recipe, plan
 from cfol_fast.recipes.planning import Plan, identity, job
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 from tests.recipes.fake_runs import write_run
 
 pytestmark = pytest.mark.slow
@@ -131,14 +130,10 @@ def test_a_folder_of_images_can_take_the_embedded_ones_place(tmp_path: Path) -> 
 
 
 def test_where_a_run_is_carried_out_does_not_change_its_name() -> None:
-    here, there = TrainConfig(), TrainConfig()
-    for key, value in (
-        ("out", "elsewhere"),
-        ("data.root", "/data"),
-        ("checkpoint.steps", 5),
-        ("device", "cpu"),
-    ):
-        assign(there, key, value)
+    here = TrainConfig(data={"name": "cifar10"})
+    there = here.replace(
+        out="elsewhere", data={"root": "/data"}, checkpoint={"steps": 5}, device="cpu", compile=True
+    )
     assert job(here).name == job(there).name
 
 
@@ -155,14 +150,13 @@ def test_where_a_run_is_carried_out_does_not_change_its_name() -> None:
     ],
 )
 def test_what_is_computed_changes_the_name(key: str, value: object) -> None:
-    changed = TrainConfig()
-    assign(changed, key, value)
+    changed = TrainConfig({key: value})
     assert job(changed).name != job(TrainConfig()).name
 
 
 def test_settings_at_their_default_are_not_part_of_the_name() -> None:
     # so that a field added to the configuration later does not orphan the runs there are
-    settings = identity(complete(TrainConfig()))
+    settings = identity(TrainConfig())
     assert "optimizer.momentum" not in settings
     assert "ensemble" not in settings
     assert {"method", "seed", "data.name", "attack.eps"} <= set(settings)

@@ -405,8 +405,6 @@ def test_a_recipe_reads_its_images_as_its_runs_do(images):
     """One folder asked for in two sizes is two data sets: an attack on images of another size would test
     another task.
     """
-    config, load = TrainConfig(), Loader()
-    config.data.name, config.data.root = "folder", str(images)
-    as_they_are = load(config)
-    config.data.size = 8
-    assert (as_they_are.size, load(config).size) == ((12, 12), (8, 8))
+    config, load = TrainConfig(data={"name": "folder", "root": str(images)}), Loader()
+    smaller = config.replace(data={"size": 8})
+    assert (load(config).size, load(smaller).size) == ((12, 12), (8, 8))

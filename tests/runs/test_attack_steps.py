@@ -7,16 +7,13 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete, evaluation_step
+from cfol_fast.runs.defaults import evaluation_step
 from cfol_fast.training.building import training_attack
 from tests.attacks.small_models import SmallNet
 
 
 def completed(method="erm", **attack):
-    config = TrainConfig(method=method, device="cpu")
-    for name, value in attack.items():
-        setattr(config.attack, name, value)
-    return complete(config)
+    return TrainConfig(method=method, device="cpu", attack=attack)
 
 
 TOLD = [{}, {"step": 0.02}, {"random_start": False}, {"norm": "l2", "eps": 0.5}]
@@ -74,20 +71,16 @@ def test_more_than_one_step_is_refused_where_it_would_be_ignored(kind):
 @pytest.mark.parametrize("kind", ["pgd", "fgsm"])
 def test_no_step_that_nobody_gave_is_beyond_a_pixel(kind):
     """Attacks refuse such a step: the test would, after all of the training."""
-    config = TrainConfig(device="cpu")
-    config.attack.kind, config.attack.eps, config.test.steps = kind, 0.9, 1
-    done = complete(config)
-    assert (done.attack.step <= 1, done.test.step, evaluation_step(done, 1)) == (True, 1.0, 1.0)
-    config.attack.norm, config.test.step = "l2", None
-    assert complete(config).test.step == pytest.approx(2.25)
+    config = TrainConfig(device="cpu", attack={"kind": kind, "eps": 0.9}, test={"steps": 1})
+    assert (config.attack.step <= 1, config.test.step) == (True, 1.0)
+    assert evaluation_step(0.9, 1, "linf") == 1.0
+    assert config.replace(attack={"norm": "l2"}).test.step == pytest.approx(2.25)
 
 
 @pytest.mark.parametrize("part", ["attack", "test"])
 def test_a_step_beyond_a_pixel_is_refused_before_training(part):
-    config = TrainConfig(device="cpu")
-    getattr(config, part).step = 5
     with pytest.raises(InputError, match=rf"{part}\.step must be at most 1 for linf.*5/255 is written"):
-        complete(config)
+        TrainConfig({f"{part}.step": 5}, device="cpu")
 
 
 def test_clean_training_refuses_an_attack_that_it_would_not_use():
@@ -97,7 +90,5 @@ def test_clean_training_refuses_an_attack_that_it_would_not_use():
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_momentum_that_never_forgets_is_refused(name):
-    config = TrainConfig(device="cpu")
-    config.optimizer.name, config.optimizer.momentum = name, 1.0
     with pytest.raises(InputError, match=r"optimizer\.momentum must be at most 0\.99999, got 1"):
-        complete(config)
+        TrainConfig(device="cpu", optimizer={"name": name, "momentum": 1.0})

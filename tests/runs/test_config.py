@@ -1,27 +1,28 @@
 """The configuration tree: one set of fields for the command line, TOML, --set and Python."""
 
+from __future__ import annotations
+
+import copy
 import json
+import pickle
+from typing import Any
 
 import pytest
 
+import cfol_fast as cf
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import (
-    TrainConfig,
-    assign,
-    assign_text,
-    from_dict,
-    from_toml,
-    known_keys,
-    to_dict,
-)
-from cfol_fast.runs.defaults import complete, holdout_label
+from cfol_fast.runs.config import TrainConfig, by_path, settings, to_dict
+from cfol_fast.runs.defaults import holdout_label
+from cfol_fast.runs.open_settings import assignment, merged, of_toml
+
+
+def given(*texts: str) -> dict[str, Any]:
+    """What --set says."""
+    return merged(*map(assignment, texts))
 
 
 def assigned(*texts: str) -> TrainConfig:
-    config = TrainConfig()
-    for text in texts:
-        assign_text(config, text)
-    return config
+    return TrainConfig(*map(assignment, texts))
 
 
 def test_fractions_are_understood():
@@ -34,7 +35,7 @@ def test_a_field_can_be_set_by_its_last_name_where_only_one_has_it():
 
 def test_a_name_that_several_fields_have_is_refused_with_their_keys():
     with pytest.raises(InputError, match=r"attack.steps or validation.steps or test.steps"):
-        assigned("steps=10")
+        given("steps=10")
 
 
 @pytest.mark.parametrize(
@@ -48,14 +49,14 @@ def test_a_name_that_several_fields_have_is_refused_with_their_keys():
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, nearest):
     with pytest.raises(InputError, match=f"unknown configuration key '{key}'; did you mean '{nearest}'"):
-        assigned(f"{key}=1")
+        given(f"{key}=1")
 
 
 def test_parameters_of_the_method_are_set_by_their_names():
-    assert assigned("eta=1e-4", "params.gamma=9/10", "prior=empirical").params == {
-        "eta": 1e-4,
-        "gamma": 0.9,
-        "prior": "empirical",
+    assert given("eta=1e-4", "params.gamma=9/10", "prior=empirical") == {
+        "params.eta": 1e-4,
+        "params.gamma": 0.9,
+        "params.prior": "empirical",
     }
 
 
@@ -73,21 +74,23 @@ def test_parameters_of_the_method_are_set_by_their_names():
 )
 def test_values_of_the_wrong_kind_are_refused(text, message):
     with pytest.raises(InputError, match=message):
-        assigned(text)
+        given(text)
 
 
 def test_lists_booleans_and_none_are_understood():
-    config = assigned(
-        "optimizer.milestones=[10, 20]", "data.augment=false", "data.imbalance=10", "data.imbalance=none"
-    )
-    assert config.optimizer.milestones == (10, 20)
-    assert config.data.augment == "none"
-    assert config.data.imbalance is None
+    texts = [
+        "optimizer.milestones=[10, 20]",
+        "data.augment=false",
+        "data.imbalance=10",
+        "data.imbalance=none",
+    ]
+    assert given(*texts) == {"optimizer.milestones": (10, 20), "data.augment": "none"}
 
 
 def test_the_tree_survives_json():
     config = assigned("attack.eps=8/255", "optimizer.milestones=10,20", "eta=1e-4", "data.name=cifar10")
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    tree = json.loads(json.dumps(to_dict(config)))
+    assert TrainConfig.recorded(tree) == TrainConfig(tree) == config
 
 
 def test_a_toml_file_sets_the_same_fields(tmp_path):
@@ -95,36 +98,36 @@ def test_a_toml_file_sets_the_same_fields(tmp_path):
     path.write_text(
         'method = "erm"\nepochs = 3\n[attack]\neps = "8/255"\n[params]\neta = 1e-4\n[data]\nholdout = 0.1\n'
     )
-    config = from_toml(path)
-    assert (config.method, config.epochs, config.attack.eps) == ("erm", 3, 8 / 255)
-    assert config.params == {"eta": 1e-4}
-    assert config.data.holdout == "0.1"
+    assert of_toml(path) == {
+        "method": "erm",
+        "epochs": 3,
+        "attack.eps": 8 / 255,
+        "params.eta": 1e-4,
+        "data.holdout": "0.1",
+    }
 
 
 def test_a_toml_file_with_a_mistake_is_refused(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[atack]\neps = 0.1\n")
     with pytest.raises(InputError, match="unknown configuration group 'atack'; did you mean 'attack'"):
-        from_toml(path)
+        of_toml(path)
     path.write_text("epochs = = 3")
     with pytest.raises(InputError, match="is not TOML"):
-        from_toml(path)
+        of_toml(path)
     with pytest.raises(InputError, match="no file"):
-        from_toml(tmp_path / "none.toml")
+        of_toml(tmp_path / "none.toml")
 
 
-def test_every_key_can_be_assigned_to_by_its_whole_path():
-    config = TrainConfig()
-    for key in known_keys():
-        owner = config
-        *groups, leaf = key.split(".")
-        for group in groups:
-            owner = getattr(owner, group)
-        assign(config, key, getattr(owner, leaf)) if getattr(owner, leaf) is not None else None
+def test_every_setting_can_be_given_by_its_path_or_in_its_group():
+    config = assigned("data.name=cifar10", "method=cfol", "attack.eps=0.2")
+    values = {key: value for key, value in by_path(config).items() if key != "params"}
+    assert values.keys() == settings().keys() - {"params"}
+    assert TrainConfig(values, params=config.params) == TrainConfig(to_dict(config)) == config
 
 
 def test_the_papers_recipe_is_the_default():
-    config = complete(assigned("data.name=cifar10", "method=cfol"))
+    config = assigned("data.name=cifar10", "method=cfol")
     assert (config.epochs, config.batch_size, config.model.name) == (200, 128, "resnet18")
     assert config.optimizer.milestones == (100, 150)
     assert (config.optimizer.lr, config.optimizer.momentum, config.optimizer.weight_decay) == (0.1, 0.9, 5e-4)
@@ -136,7 +139,7 @@ def test_the_papers_recipe_is_the_default():
 
 
 def test_the_embedded_images_have_the_demos_recipe():
-    config = complete(assigned("method=cfol"))
+    config = assigned("method=cfol")
     assert (config.data.name, config.epochs, config.model.name) == ("fashion-mini", 12, "demo-cnn")
     assert (config.optimizer.schedule, config.optimizer.lr) == ("one-cycle", 0.05)
     assert (config.attack.eps, config.attack.step) == (0.1, pytest.approx(0.25 / 7))
@@ -144,25 +147,96 @@ def test_the_embedded_images_have_the_demos_recipe():
 
 
 def test_imagenette_scales_eta_as_the_paper_does():
-    assert complete(assigned("method=cfol", "data.name=imagenette")).params["eta"] == 5e-6
+    assert assigned("method=cfol", "data.name=imagenette").params["eta"] == 5e-6
 
 
 def test_a_larger_radius_scales_the_steps():
-    config = complete(assigned("data.name=cifar10", "attack.eps=12/255"))
+    config = assigned("data.name=cifar10", "attack.eps=12/255")
     assert config.attack.step == pytest.approx(3 / 255)
     assert config.test.eps == pytest.approx(12 / 255)
     assert config.test.step == pytest.approx(2.5 * 12 / 255 / 20)
 
 
-def test_completing_twice_changes_nothing():
-    once = complete(assigned("method=cfol"))
-    assert complete(once) == once
+OPEN = ("attack.eps", "attack.steps", "attack.kind", "optimizer.lr", "epochs", "model.name", "out", "shards")
 
 
-def test_completing_leaves_the_given_configuration_alone():
-    config = assigned("method=cfol")
-    complete(config)
-    assert config == assigned("method=cfol")
+@pytest.mark.parametrize("method", ["cfol", "erm", "clean", "trades"])
+def test_a_configuration_has_a_value_for_all_that_follows_others(method):
+    config = TrainConfig(method=method)
+    following = [key for key, chosen in settings().items() if chosen.follows]
+    assert set(OPEN) <= set(following)
+    assert [key for key in following if by_path(config)[key] is None] == []
+
+
+def test_what_the_user_gave_stays_and_what_follows_it_follows():
+    first = cf.TrainConfig(method="erm", attack={"steps": 3}, **{"attack.eps": "8/255"})
+    second = first.replace(attack={"eps": "4/255"}, seed=1)
+    assert (first.attack.eps, second.attack.eps) == (8 / 255, 4 / 255)
+    assert second.attack.steps == 3
+    assert second.attack.step == pytest.approx(first.attack.step / 2)
+    assert second.test.eps == 4 / 255
+    assert second.test.step == pytest.approx(first.test.step / 2)
+    assert (second.method, second.out) == ("erm", "runs/fashion-mini-erm-seed1")
+    assert second == cf.TrainConfig(second.given)
+
+
+def test_none_takes_back_what_was_given():
+    given = TrainConfig(method="cfol", params={"eta": 0.5}, attack={"eps": 0.2})
+    assert given.replace(attack={"eps": None}) == TrainConfig(method="cfol", params={"eta": 0.5})
+    assert given.replace(method="erm", params=None) == TrainConfig(method="erm", attack={"eps": 0.2})
+    with pytest.raises(InputError, match="erm has no parameter 'eta'"):
+        given.replace(method="erm")
+
+
+def test_later_layers_win_and_keywords_over_all():
+    layers = {"epochs": 3, "attack": {"eps": 0.1}}, {"attack.eps": 0.2, "epochs": 4}
+    config = TrainConfig(*layers, epochs=5)
+    assert (config.epochs, config.attack.eps) == (5, 0.2)
+
+
+@pytest.mark.parametrize("path", ["seed", "attack.eps", "params.eta", "data.root", "nonsense"])
+def test_assignment_is_refused_with_the_way_out(path):
+    config = TrainConfig(method="cfol")
+    *groups, name = path.split(".")
+    owner: Any = config
+    for group in groups:
+        owner = getattr(owner, group)
+    before = copy.deepcopy(config)
+    assign = type(owner).__setitem__ if isinstance(owner, dict) else setattr
+    with pytest.raises(InputError, match=r"config\.replace\("):
+        assign(owner, name, 1)
+    assert config == before
+
+
+def test_a_configuration_travels_between_processes():
+    config = TrainConfig(method="cfol", attack={"eps": 0.2})
+    for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
+        assert copied == config
+        assert copied.given == config.given
+        with pytest.raises(InputError):
+            copied.params["eta"] = 1
+
+
+def test_a_value_that_a_run_has_settled_changes_nothing_else():
+    config = TrainConfig(method="cfol")
+    there = config.with_settled({"device": "cuda:1", "attack.eps": 0.5})
+    assert (there.device, there.attack.eps) == ("cuda:1", 0.5)
+    assert there.attack.step == config.attack.step
+    assert there.given == config.given
+
+
+def test_a_group_takes_a_mapping_and_a_setting_takes_none():
+    with pytest.raises(InputError, match="unknown configuration key 'attack'"):
+        TrainConfig(attack=3)
+    with pytest.raises(InputError, match="epochs takes no group of settings"):
+        TrainConfig(epochs={"a": 1})
+
+
+def test_a_stored_configuration_that_lacks_a_setting_is_refused_by_its_name():
+    tree = to_dict(TrainConfig())
+    del tree["shards"]
+    with pytest.raises(InputError, match="no value of shards"):
+        TrainConfig.recorded(tree)
 
 
 @pytest.mark.parametrize(
@@ -197,4 +271,4 @@ def test_the_hold_out_is_labelled(text, label):
 )
 def test_bad_values_are_refused_when_the_configuration_is_completed(text, message):
     with pytest.raises(InputError, match=message):
-        complete(assigned(text))
+        assigned(text)

@@ -11,8 +11,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import check_same_arithmetic
 from cfol_fast.recipes.planning import job
 from cfol_fast.runs import run_folder
-from cfol_fast.runs.config import TrainConfig, assign, from_dict, known_keys, to_dict
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig, settings, to_dict
 from cfol_fast.runs.identity import (
     HISTORIC_DEFAULTS,
     differences,
@@ -34,28 +33,24 @@ ELSEWHERE = {
     "checkpoint.steps": 10,
     "checkpoint.seconds": 60,
 }
+CIFAR = TrainConfig(data={"name": "cifar10"})
 CPU = {"device": "cpu", "threads": 1, "instructions": "AVX2", "compiled": False}
 GPU = {**CPU, "device": "cuda", "gpu": "NVIDIA H100"}
 
 
 def configuration(**settings: object) -> TrainConfig:
-    config = TrainConfig()
-    for key, value in settings.items():
-        assign(config, key.replace("__", "."), value)
-    return config
+    return TrainConfig({key.replace("__", "."): value for key, value in settings.items()})
 
 
 def test_the_rule_speaks_of_settings_that_there_are():
-    assert {key for key in known_keys() if is_incidental(key)} == set(ELSEWHERE)
-    assert set(HISTORIC_DEFAULTS) <= set(known_keys())
+    assert {key for key in settings() if is_incidental(key)} == set(ELSEWHERE)
+    assert set(HISTORIC_DEFAULTS) <= set(settings())
 
 
 @pytest.mark.parametrize(("key", "value"), ELSEWHERE.items())
 def test_a_run_may_be_continued_elsewhere_and_saved_at_other_times(tmp_path, key, value):
-    run_folder.begin(tmp_path / "run", TrainConfig())
-    config = TrainConfig()
-    assign(config, key, value)
-    run_folder.check(tmp_path / "run", config, resume=True)
+    run_folder.begin(tmp_path / "run", CIFAR)
+    run_folder.check(tmp_path / "run", CIFAR.replace({key: value}), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +65,13 @@ def test_a_run_may_be_continued_elsewhere_and_saved_at_other_times(tmp_path, key
     ],
 )
 def test_what_changes_the_weights_is_another_run(key, value):
-    config = TrainConfig()
-    assign(config, key, value)
-    (difference,) = differences(TrainConfig(), config)
-    assert difference.startswith(f"{key} (was ")
+    before = TrainConfig(data={"name": "beton", "root": "/here"}) if key == "data.lag" else TrainConfig()
+    found = differences(before, before.replace({key: value}))
+    assert key in [difference.partition(" (was ")[0] for difference in found]
 
 
 def test_a_field_that_an_older_version_did_not_have_makes_no_difference():
-    tree = to_dict(complete(TrainConfig()))
+    tree = to_dict(TrainConfig())
     older = {key: value for key, value in tree.items() if key != "ensemble"}
     assert essential_settings(older) == essential_settings(tree)
 
@@ -85,7 +79,7 @@ def test_a_field_that_an_older_version_did_not_have_makes_no_difference():
 def test_the_identity_of_a_run_is_what_its_recipe_named_it_by():
     """The folders under results/ are named by a hash of this: another dictionary would orphan them."""
     config = configuration(method="cfol", data__name="cifar10", data__root="/data", epochs=200, seed=3)
-    assert identity(complete(config)) == {
+    assert identity(config) == {
         "method": "cfol",
         "params.eta": 2e-6,
         "params.gamma": 0.5,
@@ -113,9 +107,9 @@ def test_committed_runs_keep_their_names():
         for name, run in json.loads(path.read_text()).get("runs", {}).items()
     }
     assert len(committed) > 30
-    for name, settings in committed.items():
+    for name, named_by in committed.items():
         # The settings at whose defaults a run is named are left out.
-        config = configuration(**{"attack.steps": 7, **settings})
+        config = configuration(**{"attack.steps": 7, **named_by})
         assert job(config).name == name
 
 
@@ -125,18 +119,15 @@ def test_committed_runs_keep_their_names():
 )
 def test_an_older_switch_of_augmentation_is_read(value, means):
     assert configuration(data__augment=value).data.augment == means
-    config = TrainConfig()
-    config.data.augment = value
-    assert complete(config).data.augment == means
 
 
 def test_a_run_of_a_folder_from_before_the_words_goes_on_as_it_was():
-    tree = to_dict(complete(configuration(data__name="folder", data__root="/here", data__augment="paper")))
+    tree = to_dict(configuration(data__name="folder", data__root="/here", data__augment="paper"))
     tree["data"]["augment"] = True
-    stored = from_dict(tree)
-    assert complete(stored).data.augment == "paper"
-    assert differences(stored, complete(stored)) == []
-    now = complete(configuration(data__name="folder", data__root="/here"))
+    stored = TrainConfig.recorded(tree)
+    assert stored.data.augment == "paper"
+    assert differences(stored, TrainConfig(tree)) == []
+    now = configuration(data__name="folder", data__root="/here")
     assert "data.augment (was 'paper', now 'crop')" in differences(stored, now)
 
 
@@ -144,7 +135,7 @@ def test_a_run_of_a_folder_from_before_the_words_goes_on_as_it_was():
 def test_the_switch_of_augmentation_names_a_run_as_before(name):
     def settings(value):
         root = None if name == "fashion-mini" else "/here"
-        tree = to_dict(complete(configuration(data__name=name, data__root=root)))
+        tree = to_dict(configuration(data__name=name, data__root=root))
         tree["data"]["augment"] = value
         return essential_settings(tree)
 
@@ -181,13 +172,13 @@ def test_what_an_older_version_did_not_store_is_not_compared():
 def test_a_folder_whose_content_is_known_is_named_by_it_and_another_by_its_path():
     folder = {"data__name": "folder", "data__root": "/here"}
     here, there = (
-        identity(complete(configuration(**{**folder, "data__root": root}, data__content="ab")))
+        identity(configuration(**{**folder, "data__root": root}, data__content="ab"))
         for root in ("/here", "/there")
     )
     assert here == there
     assert here["data.content"] == "ab"
     assert not any("/here" in str(value) for value in here.values())
-    assert identity(complete(configuration(**folder)))["data.root"] == "/here"
+    assert identity(configuration(**folder))["data.root"] == "/here"
     assert differences(
         configuration(**folder, data__content="ab"), configuration(**folder, data__content="cd")
     )
@@ -197,4 +188,4 @@ def test_only_a_folder_has_a_content():
     with pytest.raises(
         InputError, match=r"data\.content is the digest of a folder of images, got data\.name=cifar10"
     ):
-        complete(configuration(data__name="cifar10", data__content="ab"))
+        configuration(data__name="cifar10", data__content="ab")

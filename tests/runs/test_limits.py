@@ -1,6 +1,5 @@
 """Every number of a configuration has its limits, and what lies outside is refused by the field's name."""
 
-import dataclasses
 import typing
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import strategies as st
 from cfol_fast.commands.main import main
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
-from cfol_fast.runs.config import TrainConfig, assign, from_dict
+from cfol_fast.runs.config import TrainConfig, to_dict
 from cfol_fast.runs.config import settings as known_settings
-from cfol_fast.runs.defaults import complete
-from cfol_fast.training.optimizer import OPTIMIZERS
+from cfol_fast.runs.open_settings import merged
+from cfol_fast.runs.optimizers import OPTIMIZERS
 
 NO_NUMBERS = ["inf", "-inf", "nan", "1e400", "9" * 400, f"1/{'3' * 400}", "1/0", "", "[1"]
 
@@ -27,9 +26,7 @@ NUMERIC = [key for key, chosen in known_settings().items() if number_of(chosen.k
 
 
 def completed(key: str, value: object) -> TrainConfig:
-    config = TrainConfig()
-    assign(config, key, value)
-    return complete(config)
+    return TrainConfig({key: value})
 
 
 def test_every_number_of_the_configuration_has_limits():
@@ -48,10 +45,8 @@ def test_every_word_that_has_choices_is_held_to_them():
         assert default is None or default in words
         # It belongs to --init, without which it is refused anyway.
         needed = {"model": {"init": "weights.pt"}} if key == "model.init_normalize" else {}
-        config = from_dict(needed)
-        assign(config, key, "sideways")
         with pytest.raises(InputError, match=rf"{key} must be one of {', '.join(words)}, got 'sideways'"):
-            complete(config)
+            TrainConfig(needed, {key: "sideways"})
 
 
 @settings(derandomize=True, deadline=None)
@@ -80,10 +75,9 @@ def test_what_is_far_outside_is_refused_by_name(key, value):
 )
 def test_a_parameter_that_is_no_finite_number_never_reaches_the_configuration(parameter, text):
     method, name = parameter
-    config = TrainConfig(method=method)
-    assign(config, f"params.{name}", text)
+    given = merged({"method": method, f"params.{name}": text})
     # A word: the method says what it takes.
-    assert isinstance(config.params[name], str)
+    assert isinstance(given[f"params.{name}"], str)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +105,7 @@ def test_what_makes_no_sense_is_refused(assignment, message):
 
 
 def test_an_l2_radius_may_be_larger_than_a_pixel_and_eps_0_needs_no_step():
-    config = from_dict({"attack": {"norm": "l2", "eps": 5}})
-    assert complete(config).attack.eps == 5
+    assert TrainConfig(attack={"norm": "l2", "eps": 5}).attack.eps == 5
     assert completed("attack.eps", 0).attack.step == 0
 
 
@@ -122,8 +115,8 @@ def test_the_largest_seed_keeps_its_last_digit():
 
 def test_a_completed_configuration_is_within_its_limits():
     for method in METHODS:
-        done = complete(TrainConfig(method=method, epochs=1))
-        assert complete(dataclasses.replace(done)) == done
+        done = TrainConfig(method=method, epochs=1)
+        assert TrainConfig(to_dict(done)) == done
 
 
 @pytest.mark.parametrize(

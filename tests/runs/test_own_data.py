@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from cfol_fast import models
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training import train
+from tests.training.tiny import by_path
 
 CLASSES = 8
 # Small ones of the same family, which learn in 60 steps: an eighth of the width, and fewer layers of the same
@@ -29,10 +29,7 @@ SMALL = {
 
 
 def config(**settings: object) -> TrainConfig:
-    found = TrainConfig(method="erm", device="cpu")
-    for key, value in settings.items():
-        assign(found, key.replace("__", "."), value)
-    return found
+    return TrainConfig(by_path(settings), method="erm", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +100,10 @@ def test_the_papers_rate_would_not_do_for_the_smallest_network(
 )
 def test_the_default_rate_belongs_to_network_and_data(name: str, rate: float) -> None:
     for data in ("folder", "beton"):
-        found = complete(config(data__name=data, model__name=name))
+        found = config(data__name=data, model__name=name)
         assert (found.optimizer.lr, found.epochs, found.optimizer.schedule) == (rate, 30, "one-cycle")
-    published = complete(config(data__name="cifar10", model__name=name))
+    published = config(data__name="cifar10", model__name=name)
     assert (published.optimizer.lr, published.epochs, published.optimizer.schedule) == (0.1, 200, "steps")
-    assert complete(config(data__name="fashion-mini", model__name=name)).optimizer.lr == 0.05
-    adamw = complete(config(data__name="folder", model__name=name, optimizer__name="adamw"))
+    assert config(data__name="fashion-mini", model__name=name).optimizer.lr == 0.05
+    adamw = config(data__name="folder", model__name=name, optimizer__name="adamw")
     assert adamw.optimizer.lr == 1e-3

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cfol_fast.runs.config import OptimizerConfig
 from cfol_fast.runs.schedules import learning_rate
+from cfol_fast.runs.setting_groups import OptimizerConfig
 
 
 def rates(config: OptimizerConfig, steps: list[int], per_epoch: int, epochs: int) -> list[float]:

@@ -29,8 +29,7 @@ PROGRAM = """
 import argparse, json
 from cfol_fast.commands import train
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import TrainConfig, assign_text, from_dict, to_dict
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig, to_dict
 from cfol_fast.runs.identity import differences, identity
 from tools import settings_page
 
@@ -55,7 +54,7 @@ print(json.dumps({
     "kind": refused("--set=dimming=much"),
     "choice": refused("--set=folder=elsewhere"),
     "stored": to_dict(by_set)["dimming"],
-    "read again": from_dict(to_dict(by_set)).dimming,
+    "read again": TrainConfig.recorded(to_dict(by_set)).dimming,
     "named": identity(by_set).get("dimming"),
     "named by default": "dimming" in identity(plain),
     "named folder": "folder" in identity(by_set),

@@ -8,7 +8,6 @@ import torch
 
 from cfol_fast import data
 from cfol_fast.attacks import cudnn
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training import parts
 from cfol_fast.training.capture import WARM_UP
 from tests.training import tiny
@@ -21,7 +20,7 @@ def config(monkeypatch, tmp_path):
     """A run on the CPU that may be captured, by the stand-in."""
     monkeypatch.setattr(data, "load", tiny.few_images())
     monkeypatch.setattr(parts, "why_no_graph", lambda config: None)
-    return complete(tiny.tiny_config(tmp_path, epochs=1, steps_per_epoch=WARM_UP + 4))
+    return tiny.tiny_config(tmp_path, epochs=1, steps_per_epoch=WARM_UP + 4)
 
 
 def test_captured_steps_are_compared_with_eager_ones(monkeypatch, config):

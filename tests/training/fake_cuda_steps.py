@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from cfol_fast import machine
 from cfol_fast.attacks import cudnn
 from cfol_fast.methods import METHODS
-from cfol_fast.training.optimizer import DeviceRateSGD
+from cfol_fast.runs.optimizers import DeviceRateSGD
 from tests.training.tiny import QUICK, new_trainer, use_few_images
 from tests.training.tiny import take_steps as two_steps
 
@@ -107,7 +107,7 @@ def take_steps(method: str, precision: str, folder: str) -> None:
     trainer = new_trainer(folder, method, device="meta", precision=precision, model__name="resnet18@0.125")
     mode = FakeTensorMode()
     on_cuda(mode, trainer)
-    trainer.config.device = str(CUDA)
+    trainer.config = trainer.config.with_settled({"device": str(CUDA)})
     with mode:
         trainer.step.optimizer = DeviceRateSGD(trainer.step.model, trainer.config.optimizer, CUDA)
         two_steps(trainer, 2)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cfol_fast.runs.config import EmaConfig
+from cfol_fast.runs.setting_groups import EmaConfig
 from cfol_fast.training.averages import WeightAverage
 
 
@@ -40,7 +40,7 @@ def expected(seen: list[dict[str, np.ndarray]], decay: float) -> dict[str, np.nd
 @pytest.mark.parametrize("per", ["step", "epoch"])
 def test_the_average_is_the_weighted_sum_of_the_weights(per, decay):
     model = network()
-    average, seen = WeightAverage(model, EmaConfig(decay, per)), []
+    average, seen = WeightAverage(model, EmaConfig(decay=decay, per=per)), []
     for number in range(5):
         trained_for(model, number)
         average.after_step() if per == "step" else average.after_epoch(number + 1, None)
@@ -54,7 +54,7 @@ def test_the_average_is_the_weighted_sum_of_the_weights(per, decay):
 
 def test_batchnorms_statistics_are_averaged_and_its_counter_is_the_networks():
     model = network()
-    average = WeightAverage(model, EmaConfig(0.5))
+    average = WeightAverage(model, EmaConfig(decay=0.5))
     for number in range(3):
         trained_for(model, number)
         average.after_step()
@@ -65,7 +65,7 @@ def test_batchnorms_statistics_are_averaged_and_its_counter_is_the_networks():
 
 def test_the_trained_network_is_not_touched():
     model, twin = network(), network()
-    average = WeightAverage(model, EmaConfig(0.9))
+    average = WeightAverage(model, EmaConfig(decay=0.9))
     for number in range(3):
         trained_for(model, number)
         trained_for(twin, number)
@@ -78,7 +78,7 @@ def test_the_trained_network_is_not_touched():
 def test_weights_that_two_layers_share_are_averaged_once():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
-    average = WeightAverage(model, EmaConfig(0.5))
+    average = WeightAverage(model, EmaConfig(decay=0.5))
     for value in (1.0, 4.0):
         nn.init.constant_(model[0].weight, value)
         average.after_step()
@@ -88,7 +88,7 @@ def test_weights_that_two_layers_share_are_averaged_once():
 
 def test_only_weights_of_epochs_that_reach_the_gate_are_taken():
     model = network()
-    average, seen = WeightAverage(model, EmaConfig(0.88, "epoch", gate=0.2)), []
+    average, seen = WeightAverage(model, EmaConfig(decay=0.88, per="epoch", gate=0.2)), []
     for number, worst in enumerate([0.1, 0.2, 0.19, 0.5, None], 1):
         trained_for(model, number)
         average.after_epoch(number, worst)
@@ -100,7 +100,7 @@ def test_only_weights_of_epochs_that_reach_the_gate_are_taken():
 
 def test_steps_are_taken_while_the_last_validation_reached_the_gate():
     model = network()
-    average = WeightAverage(model, EmaConfig(0.9, "step", gate=0.2))
+    average = WeightAverage(model, EmaConfig(decay=0.9, per="step", gate=0.2))
     taken = []
     for epoch, worst in enumerate((0.3, None, 0.1, 0.3), 1):
         average.after_step()
@@ -112,10 +112,10 @@ def test_steps_are_taken_while_the_last_validation_reached_the_gate():
 def test_an_epoch_that_ends_twice_is_taken_once():
     """A run that is stopped while it is validated, and resumed, ends the epoch again."""
     model = network()
-    average = WeightAverage(model, EmaConfig(0.9, "epoch"))
+    average = WeightAverage(model, EmaConfig(decay=0.9, per="epoch"))
     average.after_epoch(1, 0.3)
     stopped = average.state_dict()
-    average = WeightAverage(model, EmaConfig(0.9, "epoch"))
+    average = WeightAverage(model, EmaConfig(decay=0.9, per="epoch"))
     average.load_state_dict(stopped)
     average.after_epoch(1, 0.3)
     assert average.updates == 1
@@ -124,7 +124,7 @@ def test_an_epoch_that_ends_twice_is_taken_once():
 
 
 def test_an_average_that_was_never_taken_says_so():
-    average = WeightAverage(network(), EmaConfig(0.9, "epoch", gate=0.2))
+    average = WeightAverage(network(), EmaConfig(decay=0.9, per="epoch", gate=0.2))
     average.after_epoch(1, 0.1)
     assert average.review() == [
         "no average of the weights was kept: the hold-out's worst class never reached ema.gate=0.2"
@@ -135,7 +135,7 @@ def test_an_average_that_was_never_taken_says_so():
 
 def test_a_restored_average_goes_on_as_the_other():
     models = [network(), network()]
-    averages = [WeightAverage(model, EmaConfig(0.9, "step", gate=0.1)) for model in models]
+    averages = [WeightAverage(model, EmaConfig(decay=0.9, per="step", gate=0.1)) for model in models]
     averages[0].after_epoch(1, 0.5)
     trained_for(models[0], 0)
     averages[0].after_step()
@@ -151,7 +151,7 @@ def test_a_restored_average_goes_on_as_the_other():
 
 def test_an_update_reads_nothing_back():
     model = network().to("meta")
-    average = WeightAverage(model, EmaConfig(0.9))
+    average = WeightAverage(model, EmaConfig(decay=0.9))
     average.after_step()
     average.after_step()
     assert next(average.model.parameters()).is_meta

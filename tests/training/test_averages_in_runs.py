@@ -11,7 +11,6 @@ from cfol_fast import evaluation
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import load, read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training import train
@@ -137,11 +136,11 @@ def test_a_step_of_every_method_with_an_average_reads_nothing_back(few_images, t
 
 def test_settings_that_make_no_average_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"ema\.decay must be at most 0\.99999, got 1\.0"):
-        complete(tiny.tiny_config(tmp_path, ema__decay=1))
+        tiny.tiny_config(tmp_path, ema__decay=1)
     with pytest.raises(InputError, match=r"ema\.per must be one of step, epoch, got 'batch'"):
-        complete(tiny.tiny_config(tmp_path, ema__per="batch"))
+        tiny.tiny_config(tmp_path, ema__per="batch")
     with pytest.raises(InputError, match=r"ema\.gate=0\.2 is the gate of an average: give ema\.decay"):
-        complete(tiny.tiny_config(tmp_path, ema__gate=0.2))
+        tiny.tiny_config(tmp_path, ema__gate=0.2)
     for holdout in ("none", "test"):
         with pytest.raises(InputError, match=rf"ema\.gate looks at the hold-out.*--holdout {holdout}"):
-            complete(tiny.tiny_config(tmp_path, **EMA, ema__gate=0.2, data__holdout=holdout))
+            tiny.tiny_config(tmp_path, **EMA, ema__gate=0.2, data__holdout=holdout)

@@ -86,15 +86,14 @@ def test_capture_on_the_cpu_is_refused(few_images, tmp_path):
     ],
 )
 def test_capture_is_refused_for_what_it_does_not_cover(tmp_path, changes, reason):
-    config = tiny_config(tmp_path, **changes)
-    config.device = "cuda:0"
+    settled = {key.replace("__", "."): value for key, value in changes.items()}
+    config = tiny_config(tmp_path).with_settled({"device": "cuda:0", **settled})
     assert why_no_graph(config) == reason
 
 
 def test_capture_is_refused_under_torchrun(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    config = tiny_config(tmp_path)
-    config.device = "cuda:0"
+    config = tiny_config(tmp_path).with_settled({"device": "cuda:0"})
     assert why_no_graph(config) == "a step of several processes is not captured"
 
 

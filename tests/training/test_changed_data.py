@@ -18,7 +18,6 @@ from cfol_fast.data import content
 from cfol_fast.data.ffcv import writer
 from cfol_fast.data.images import ImageSet
 from cfol_fast.errors import InputError
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training import train, trainer
 from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.images import load_images
@@ -409,7 +408,7 @@ def test_images_that_are_held_out_are_not_trained_on(tmp_path):
     shutil.rmtree(root / "test")
     shutil.copytree(root / "train", root / "test")
     settings = {"data__name": "folder", "data__root": str(root), "data__holdout": "0.3"}
-    images = load_images(complete(tiny.tiny_config(tmp_path / "run", **settings)))
+    images = load_images(tiny.tiny_config(tmp_path / "run", **settings))
     # Three of the four images of each class are trained on.
     assert images.copies == {"test": (9, 12)}
 

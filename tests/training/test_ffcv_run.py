@@ -13,7 +13,6 @@ from cfol_fast.commands import main as cli
 from cfol_fast.data.ffcv import writer
 from cfol_fast.data.room import size_text
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import identity
 from cfol_fast.training.capture import why_no_graph
 from cfol_fast.training.images import load_images
@@ -80,7 +79,7 @@ def test_batches_drawn_ahead_do_not_harm_exact_resume(folder, tmp_path, monkeypa
 def test_a_run_from_files_says_what_it_needs_of_disk_and_memory(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "load", data.registry.load)
     settings = {"data__name": "beton", "data__root": str(folder), "test__batch_size": 500}
-    notes = load_images(complete(tiny.tiny_config(tmp_path, **settings))).notes
+    notes = load_images(tiny.tiny_config(tmp_path, **settings)).notes
     on_disk = size_text(sum(path.stat().st_size for path in folder.iterdir()))
     # Four batches of 16 for training, which wait while four of 500 are tested.
     memory = size_text(4 * (16 + 500) * 28 * 28)
@@ -99,9 +98,9 @@ def test_a_run_from_files_is_tested_again_from_its_files(folder, tmp_path, monke
 
 
 def test_steps_from_files_are_not_captured():
-    config = TrainConfig(device="cuda")
+    config = TrainConfig(device="cpu").with_settled({"device": "cuda"})
     assert why_no_graph(config) is None
-    config.data.name = "beton"
+    config = config.with_settled({"data.name": "beton"})
     assert why_no_graph(config) == "FFCV's batches come from the host"
 
 

@@ -5,13 +5,12 @@ import pytest
 from PIL import Image
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.images import RunImages, load_images
 from tests.training.tiny import run, tiny_config
 
 
 def loaded(tmp_path, **settings) -> RunImages:
-    return load_images(complete(tiny_config(tmp_path, **settings)))
+    return load_images(tiny_config(tmp_path, **settings))
 
 
 def test_the_hold_out_is_no_part_of_the_training_images(few_images, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.runs.config import OptimizerConfig
+from cfol_fast.runs.setting_groups import OptimizerConfig
 from cfol_fast.training import one_class, train
 from tests.training import tiny
 
@@ -95,7 +95,8 @@ def test_a_network_that_learns_is_left_alone(name: str) -> None:
 def test_the_next_rate_is_a_fifth_or_fivefold_where_it_was_tiny(
     name: str, lr: float, expected: float
 ) -> None:
-    assert one_class.next_rate(OptimizerConfig(name=name, lr=lr)) == pytest.approx(expected)
+    chosen = OptimizerConfig(name=name, lr=lr, schedule="constant")
+    assert one_class.next_rate(chosen) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("holdout", ["0.2", "test", "none"])
@@ -109,9 +110,8 @@ def test_a_run_says_it_twice(
     said: list[str],
 ) -> None:
     config = tiny.tiny_config(tmp_path / "run", "erm", epochs=epochs, data__holdout=holdout)
-    config.model.name, config.optimizer.lr = f"{__name__}:constant", 0.1
-    config.steps_per_epoch, config.batch_size = 4, 50
-    train(config)
+    settings = {"steps_per_epoch": 4, "batch_size": 50, "optimizer.lr": 0.1}
+    train(config.replace(settings, model={"name": f"{__name__}:constant"}))
     lines = [line for line in capsys.readouterr().out.splitlines() if "one class to everything" in line]
     assert [word for word, line in zip(said, lines, strict=True) if word in line] == said
     assert all("--lr 0.02" in line for line in lines)
@@ -121,6 +121,5 @@ def test_a_run_that_learns_says_nothing(
     tmp_path: Path, few_images: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny.tiny_config(tmp_path / "run", "erm", epochs=3, attack__eps=0.0, optimizer__lr=0.05)
-    config.steps_per_epoch, config.batch_size = 10, 50
-    train(config)
+    train(config.replace(steps_per_epoch=10, batch_size=50))
     assert "one class to everything" not in capsys.readouterr().out

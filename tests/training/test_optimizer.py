@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from cfol_fast.runs.config import OptimizerConfig
-from cfol_fast.training.optimizer import DeviceRateSGD
+from cfol_fast.runs.optimizers import DeviceRateSGD
+from cfol_fast.runs.setting_groups import OptimizerConfig
 
-CHOSEN = OptimizerConfig(lr=0.1, nesterov=True)
+CHOSEN = OptimizerConfig(lr=0.1, nesterov=True, schedule="constant")
 
 
 def model_and_gradients():

@@ -6,10 +6,9 @@ from torch import nn
 
 from cfol_fast import objectives
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import OptimizerConfig
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.optimizers import DeviceRateAdamW
+from cfol_fast.runs.setting_groups import OptimizerConfig
 from cfol_fast.training import holdout, train
-from cfol_fast.training.optimizer import DeviceRateAdamW
 from tests.training import tiny
 
 SETTINGS = {
@@ -28,7 +27,10 @@ def test_adamw_takes_torchs_steps_and_loads_its_own_state():
         model.load_state_dict(models[0].state_dict())
         for index, parameter in enumerate(model.parameters()):
             parameter.grad = torch.full_like(parameter, 0.1 + index)
-    chosen, cpu = OptimizerConfig(name="adamw", lr=1e-3, weight_decay=0.05), torch.device("cpu")
+    chosen, cpu = (
+        OptimizerConfig(name="adamw", lr=1e-3, weight_decay=0.05, schedule="constant"),
+        torch.device("cpu"),
+    )
     mine, plain = (
         DeviceRateAdamW(models[0], chosen, cpu),
         torch.optim.AdamW(models[1].parameters(), lr=1e-3, weight_decay=0.05, fused=True),
@@ -65,17 +67,17 @@ def test_a_step_with_all_options_reads_nothing_back(few_images, tmp_path):
 
 
 def test_adamw_has_a_rate_of_its_own(tmp_path):
-    assert complete(tiny.tiny_config(tmp_path, optimizer__name="adamw")).optimizer.lr == 1e-3
-    assert complete(tiny.tiny_config(tmp_path)).optimizer.lr == 0.05
+    assert tiny.tiny_config(tmp_path, optimizer__name="adamw").optimizer.lr == 1e-3
+    assert tiny.tiny_config(tmp_path).optimizer.lr == 0.05
 
 
 def test_what_no_optimiser_has_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"optimizer\.name must be one of sgd, adamw, got 'lion'"):
-        complete(tiny.tiny_config(tmp_path, optimizer__name="lion"))
+        tiny.tiny_config(tmp_path, optimizer__name="lion")
     with pytest.raises(InputError, match=r"optimizer\.nesterov belongs to sgd"):
-        complete(tiny.tiny_config(tmp_path, optimizer__name="adamw", optimizer__nesterov=True))
+        tiny.tiny_config(tmp_path, optimizer__name="adamw", optimizer__nesterov=True)
     with pytest.raises(InputError, match=r"label_smoothing must be at most 0\.999, got 1\.0"):
-        complete(tiny.tiny_config(tmp_path, label_smoothing=1.0))
+        tiny.tiny_config(tmp_path, label_smoothing=1.0)
 
 
 @pytest.mark.parametrize("method", ["erm", "trades", "lcvar", "faal"])

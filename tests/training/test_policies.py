@@ -7,7 +7,6 @@ import torch
 
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training import holdout, train
@@ -94,12 +93,12 @@ def test_a_policy_that_needs_the_hold_out_refuses_to_train_without_or_on_the_tes
     tmp_path, method, holdout
 ):
     with pytest.raises(InputError, match=rf"{method} trains with the hold-out's .*--holdout {holdout}"):
-        complete(tiny.tiny_config(tmp_path, method, data__holdout=holdout))
+        tiny.tiny_config(tmp_path, method, data__holdout=holdout)
 
 
 def test_a_policy_of_radii_needs_an_attack(tmp_path):
     with pytest.raises(InputError, match=r"dafa scales the attack's radius, got attack\.kind=none"):
-        complete(tiny.tiny_config(tmp_path, "dafa", attack__kind="none"))
+        tiny.tiny_config(tmp_path, "dafa", attack__kind="none")
 
 
 @pytest.mark.parametrize("method", ["cfa", "dafa", "frl"])

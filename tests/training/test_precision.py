@@ -11,7 +11,6 @@ from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_precision, computing, precision_in_words
 from cfol_fast.recipes.planning import configure
 from cfol_fast.recipes.recipe import list_recipes, load_recipe
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import identity
 from cfol_fast.training import train
 from tests.training.tiny import run, run_until, tiny_config
@@ -50,7 +49,7 @@ def test_what_is_asked_for_stays(name):
 
 def test_tf32_and_deterministic_contradict_each_other(tmp_path):
     with pytest.raises(InputError, match="--deterministic computes without TF32"):
-        complete(tiny_config(tmp_path, precision="tf32", deterministic=True))
+        tiny_config(tmp_path, precision="tf32", deterministic=True)
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("tf32", True), ("bfloat16", True)])
@@ -86,9 +85,9 @@ def test_a_resumed_run_keeps_the_precision_it_was_created_with(few_images, tmp_p
 
 
 def test_a_run_of_version_0_1_is_the_same_run(tmp_path):
-    assert "precision" not in identity(complete(tiny_config(tmp_path)))
-    assert "precision" not in identity(complete(tiny_config(tmp_path, precision="float32")))
-    assert identity(complete(tiny_config(tmp_path, precision="tf32")))["precision"] == "tf32"
+    assert "precision" not in identity(tiny_config(tmp_path))
+    assert "precision" not in identity(tiny_config(tmp_path, precision="float32"))
+    assert identity(tiny_config(tmp_path, precision="tf32"))["precision"] == "tf32"
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -96,4 +95,4 @@ def test_recipes_are_computed_in_float32(name):
     recipe = load_recipe(name)
     for block in recipe.blocks:
         for entry in recipe.entries:
-            assert configure(recipe, block, entry, "paper", None).precision == "float32"
+            assert configure(recipe, block, entry, "paper", None)["precision"] == "float32"

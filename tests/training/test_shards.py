@@ -16,7 +16,6 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs.config import to_dict
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.identity import differences, essential_settings
 from cfol_fast.training.building import new_model, training_attack
 from cfol_fast.training.capture import why_no_graph
@@ -165,8 +164,7 @@ def test_a_step_in_shards_runs_in_bfloat16(tmp_path: Path) -> None:
 
 def test_synchronised_batchnorm_has_the_names_and_the_attack_of_the_plain_one(tmp_path: Path) -> None:
     trainer = tiny.take_steps(tiny.new_trainer(tmp_path), 2)
-    config = trainer.config
-    config.batchnorm = "sync"
+    config = trainer.config.with_settled({"batchnorm": "sync"})
     model = new_model(trainer.state.images.spec, config, trainer.step.device)
     assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in model.modules())
     model.load_state_dict(trainer.step.model.state_dict())
@@ -224,7 +222,7 @@ def test_a_run_in_shards_resumes_exactly(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^{said}"):
-        complete(tiny.tiny_config(tmp_path, **settings))
+        tiny.tiny_config(tmp_path, **settings)
 
 
 def test_processes_that_cannot_share_a_batch_are_told_which_batches_they_can(
@@ -236,10 +234,10 @@ def test_processes_that_cannot_share_a_batch_are_told_which_batches_they_can(
         " 8 or 16 processes"
     )
     with pytest.raises(InputError, match=f"^{said}$"):
-        complete(tiny.tiny_config(tmp_path))
+        tiny.tiny_config(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "32")
     with pytest.raises(InputError, match="batch_size=16: take --batch-size 32, or start 1, 2, 4, 8 or 16"):
-        complete(tiny.tiny_config(tmp_path))
+        tiny.tiny_config(tmp_path)
 
 
 def test_synchronised_batchnorm_is_refused_on_the_cpu_of_several_processes(
@@ -247,15 +245,13 @@ def test_synchronised_batchnorm_is_refused_on_the_cpu_of_several_processes(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="got cpu and 2 shards on 2 processes: take batchnorm=shard"):
-        complete(tiny.tiny_config(tmp_path, batchnorm="sync"))
+        tiny.tiny_config(tmp_path, batchnorm="sync")
 
 
 def test_a_step_in_shards_is_not_captured(tmp_path: Path) -> None:
-    config = complete(tiny.tiny_config(tmp_path, shards=2))
-    config.device = "cuda"
+    config = tiny.tiny_config(tmp_path, shards=2).with_settled({"device": "cuda"})
     assert why_no_graph(config) == "a step of 2 shards is not captured"
-    config.shards = 1
-    assert why_no_graph(config) is None
+    assert why_no_graph(config.with_settled({"shards": 1})) is None
 
 
 def test_processes_must_divide_the_shards() -> None:
@@ -284,10 +280,10 @@ def test_an_objective_that_takes_whole_batches_is_refused(
 def test_shards_are_as_many_as_the_processes_and_part_of_what_a_run_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = complete(tiny.tiny_config(tmp_path))
+    alone = tiny.tiny_config(tmp_path)
     assert alone.shards == 1
     assert "shards" not in essential_settings(to_dict(alone))
     monkeypatch.setenv("WORLD_SIZE", "4")
-    four = complete(tiny.tiny_config(tmp_path))
+    four = tiny.tiny_config(tmp_path)
     assert four.shards == 4
     assert differences(alone, four) == ["shards (was 1, now 4)"]

@@ -154,7 +154,7 @@ def test_rows_without_a_checkpoint_are_not_cut(old):
 
 @pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_at_step_0_and_says_so(few_images, tmp_path, capsys):
-    run_folder.begin(tmp_path / "run", tiny.complete(tiny.tiny_config(tmp_path / "run", epochs=1)))
+    run_folder.begin(tmp_path / "run", tiny.tiny_config(tmp_path / "run", epochs=1))
     train(tiny.tiny_config(tmp_path / "run", epochs=1), resume=True)
     assert "no checkpoint yet: starting at step 0" in capsys.readouterr().out
     assert read_rows(tmp_path / "run")

@@ -43,8 +43,8 @@ def test_a_bandit_on_a_folder_of_images_does_something(tmp_path: Path) -> None:
             Image.new("RGB", (16, 16), (shade + number,) * 3).save(
                 tmp_path / f"images/train/{name}/{number}.png"
             )
-    config = tiny_config(tmp_path / "run", epochs=3, data__root=str(tmp_path / "images"), steps_per_epoch=20)
-    config.data.name = "folder"
+    data = {"data__name": "folder", "data__root": str(tmp_path / "images")}
+    config = tiny_config(tmp_path / "run", epochs=3, steps_per_epoch=20, **data)
     train(config, quiet=True)
     assert eta_of(tmp_path / "run") == pytest.approx(2 * math.log(2) / (0.4 * 3 * 20 * 16))
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.defaults import complete
 from cfol_fast.training.weight_perturbation import WeightPerturbation
 from tests.training import tiny
 
@@ -75,4 +74,4 @@ def test_it_changes_the_step_and_reads_nothing_back(few_images, tmp_path):
 
 def test_a_bad_share_is_refused(tmp_path):
     with pytest.raises(InputError, match="awp must be at most 1, got 5"):
-        complete(tiny.tiny_config(tmp_path, awp=5))
+        tiny.tiny_config(tmp_path, awp=5)

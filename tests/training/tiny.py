@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,23 @@ import torch
 
 from cfol_fast import data
 from cfol_fast.errors import Stopped
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.run_folder import Resume
 from cfol_fast.training import Run, train, trainer
 from cfol_fast.training.images import load_images
 from cfol_fast.training.parts import build
 from cfol_fast.training.trainer import Trainer
 
+TINY = {
+    "device": "cpu",
+    "epochs": 2,
+    "steps_per_epoch": 3,
+    "batch_size": 16,
+    "model.name": "demo-cnn@0.25",
+    "attack.steps": 2,
+    "validation.steps": 1,
+    "test.steps": 2,
+}
 TIMES = ("seconds", "images_per_second")
 # A sampler that learns, and an objective with an attack of its own.
 QUICK = ("cfol", "trades")
@@ -68,14 +77,12 @@ def use_few_images() -> None:
 
 def tiny_config(out: Path | str, method: str = "cfol", **settings: Any) -> TrainConfig:
     """settings: attack__steps=2 sets attack.steps."""
-    config = TrainConfig(
-        method=method, out=str(out), device="cpu", epochs=2, steps_per_epoch=3, batch_size=16
-    )
-    config.model.name = "demo-cnn@0.25"
-    config.attack.steps, config.validation.steps, config.test.steps = 2, 1, 2
-    for key, value in settings.items():
-        assign(config, key.replace("__", "."), value)
-    return config
+    return TrainConfig(TINY, by_path(settings), method=method, out=str(out))
+
+
+def by_path(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"attack__steps": 2} as {"attack.steps": 2}."""
+    return {key.replace("__", "."): value for key, value in settings.items()}
 
 
 def run(out: Path, method: str = "cfol", resume: Resume = False, **settings: Any) -> Run:
@@ -111,8 +118,7 @@ def new_trainer(out: Path | str, method: str = "cfol", **settings: Any) -> Train
     """A trainer at its start."""
     # The meta device, on which every read-back raises, is for tests alone: no command takes it.
     device = settings.pop("device", "cpu")
-    config = complete(tiny_config(out, method, **settings))
-    config.device = str(device)
+    config = tiny_config(out, method, **settings).with_settled({"device": str(device)})
     return build(config, load_images(config))
 
 

@@ -75,7 +75,7 @@ def begins(config: TrainConfig) -> int | None:
     None for a method that acts from the start.
     """
     share = get_method(config.method).params(config.params, config.data.name).get("begin")
-    return None if share is None or not config.epochs else begin_epoch(share, config.epochs)
+    return None if share is None else begin_epoch(share, config.epochs)
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from cfol_fast.methods import get as get_method
 from cfol_fast.policies.policy import Need
 from cfol_fast.recipes.planning import Job, can_fetch, job
 from cfol_fast.recipes.recipe import build
-from cfol_fast.runs.config import TrainConfig, assign
+from cfol_fast.runs.config import TrainConfig
+from cfol_fast.runs.open_settings import merged
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.training.offsets import ROUNDS
 
@@ -148,26 +149,27 @@ class Place:
 
     def run(self, row: Row, settings: Settings, seed: int, **more: Any) -> Job:
         """The run of a row with these settings. more: fields set last, such as test__steps."""
-        config = TrainConfig(
-            method=row.method or row.name, seed=seed, device=self.device, precision="float32"
-        )
         used = dict(settings)
         if "eta" in used:
             used["eta"] = float(f"{used['eta'] * self.scale.eta_times.get(row.name, 1.0):.6g}")
-        for settings_of in (self.table.run, self.scale.run, row.run, used):
-            for key, value in settings_of.items():
-                assign(config, key, value)
-        for key, value in more.items():
-            assign(config, key.replace("__", "."), value)
-        if config.data.name != "fashion-mini":
-            config.data.root = None if self.data is None else str(self.data)
-            if config.data.name == "cifar10" and _is_folder_of_images(self.data):
-                # Named by its images, not by where they lie: its runs go on, and are kept, anywhere.
-                config.data.name, config.data.content = "folder", _content_of(self.data)
-                # A folder's own default is another one.
-                config.data.augment = config.data.augment or "paper"
-        config.data.download = self.download and can_fetch(config)
-        return job(config)
+        start = {
+            "method": row.method or row.name,
+            "seed": seed,
+            "device": self.device,
+            "precision": "float32",
+        }
+        last = {key.replace("__", "."): value for key, value in more.items()}
+        given = merged(start, self.table.run, self.scale.run, row.run, used, last)
+        name = given.get("data.name")
+        if name != "fashion-mini":
+            given = merged(given, {"data.root": None if self.data is None else str(self.data)})
+        if name == "cifar10" and _is_folder_of_images(self.data):
+            # Named by its images, not by where they lie: its runs go on, and are kept, anywhere. A folder's
+            # own augmentation is another one.
+            name, as_cifar10 = "folder", {"data.augment": "paper"}
+            given = {**as_cifar10, **given, "data.name": name, "data.content": _content_of(self.data)}
+        given["data.download"] = self.download and can_fetch(name)
+        return job(TrainConfig(given))
 
     def search_run(self, row: Row, settings: Settings) -> Job:
         """One step of the final test, and no average of the weights: what is chosen by is the
@@ -240,7 +242,7 @@ def passes(config: TrainConfig, training: int, holdout: int, levels: bool = Fals
     of erm that lhcvar's come from.
     """
     method = get_method(config.method)
-    epochs, steps = config.epochs or 0, config.attack.steps or 0
+    epochs, steps = config.epochs, config.attack.steps
     per_epoch = (config.steps_per_epoch or -(-training // config.batch_size)) * config.batch_size
     drawn = method.stages * epochs * per_epoch
     both = 2 if config.attack.kind == "trades" else 1

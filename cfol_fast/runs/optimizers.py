@@ -5,12 +5,12 @@ moment, not that of its capture.
 from __future__ import annotations
 
 from inspect import unwrap
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from cfol_fast.runs.config import OptimizerConfig
+from cfol_fast.runs.setting_groups import OptimizerConfig
 
 # What belongs to where a run is carried out: a checkpoint of another device, or of an older version, does not
 # change it.
@@ -29,6 +29,9 @@ class DeviceRate(torch.optim.Optimizer):
 
     rate: float
     fused: bool
+    # The learning rate of this optimiser where nobody gives one; None: the data set's.
+    own_rate: ClassVar[float | None] = None
+    has_nesterov: ClassVar[bool] = False
 
     add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
@@ -60,6 +63,7 @@ class DeviceRate(torch.optim.Optimizer):
 
 
 class DeviceRateSGD(DeviceRate, torch.optim.SGD):
+    has_nesterov = True
     _step = torch.no_grad()(unwrap(torch.optim.SGD.step))
 
     def step(self) -> None:  # type: ignore[override]
@@ -80,7 +84,7 @@ class DeviceRateSGD(DeviceRate, torch.optim.SGD):
                     self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
-        self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
+        self.rate, self.fused = chosen.lr, device.type != "meta"
         super().__init__(
             model.parameters(),
             lr=self.rate,
@@ -94,10 +98,12 @@ class DeviceRateSGD(DeviceRate, torch.optim.SGD):
 
 
 class DeviceRateAdamW(DeviceRate, torch.optim.AdamW):
+    # torch's own default; SGD's 0.1 would diverge.
+    own_rate = 1e-3
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def __init__(self, model: nn.Module, chosen: OptimizerConfig, device: torch.device) -> None:
-        self.rate, self.fused = chosen.lr or 0.0, device.type != "meta"
+        self.rate, self.fused = chosen.lr, device.type != "meta"
         super().__init__(
             model.parameters(),
             lr=self.rate,
@@ -111,6 +117,7 @@ class DeviceRateAdamW(DeviceRate, torch.optim.AdamW):
         self._put_rate_on(device)
 
 
+# The choices of the setting `optimizer.name`.
 OPTIMIZERS: dict[str, type[DeviceRateSGD] | type[DeviceRateAdamW]] = {
     "sgd": DeviceRateSGD,
     "adamw": DeviceRateAdamW,
