@@ -136,14 +136,14 @@ def attack_steps(
 ) -> tuple[int, float]:
     """Number and size of the training attack's steps, where nobody gives them."""
     chosen, step = attacks.KINDS.get(kind, attacks.PGD), defaults.step * eps
-    if single_step(kind):
+    if issubclass(chosen, (attacks.FGSM, attacks.NFGSM)):
         step = float(chosen.step_unless_told(eps, random_start))
     return chosen.steps_unless_told, _within_a_pixel(step, norm)
 
 
 def single_step(kind: str) -> bool:
     """Whether an attack of this kind takes one step."""
-    return issubclass(attacks.KINDS.get(kind, attacks.PGD), (attacks.FGSM, attacks.NFGSM))
+    return attacks.KINDS[kind].single_step if kind in attacks.KINDS else False
 
 
 def evaluation_step(eps: float, steps: int, norm: str) -> float:

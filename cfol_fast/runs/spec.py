@@ -157,11 +157,12 @@ def groups_of(kind: type) -> dict[str, type]:
 
 def fill(config: Any, values: Mapping[str, Any], prefix: str = "") -> None:
     """Gives a frozen configuration its values, which come by their paths, once."""
-    groups = groups_of(type(config))
+    kind: type = type(config)
+    groups = groups_of(kind)
     for field in dataclasses.fields(config):
         key = prefix + field.name
         if field.name in groups:
-            group = object.__new__(groups[field.name])
+            group: Any = object.__new__(groups[field.name])
             fill(group, values, f"{key}.")
             object.__setattr__(config, field.name, group)
         else:

@@ -60,9 +60,8 @@ def test_resuming_names_the_keys_that_changed(tmp_path):
 
 
 def test_a_run_may_move_with_its_data(run):
-    moved = TrainConfig(out="there")
-    moved.data.root = "/elsewhere"
-    assert run_folder.check(run, moved, resume=True) is Start.CONTINUE
+    moved = {"out": "there", "data.root": "/elsewhere"}
+    assert run_folder.check(run, TrainConfig().with_settled(moved), resume=True) is Start.CONTINUE
 
 
 def test_resume_asks_for_a_run_and_auto_does_not(tmp_path, run):
