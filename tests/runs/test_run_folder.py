@@ -9,7 +9,6 @@ import pytest
 from cfol_fast.errors import InputError
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig, to_dict
-from cfol_fast.runs.defaults import complete
 from cfol_fast.runs.metrics_log import MetricsLog
 from cfol_fast.runs.run_folder import Start
 from tests.training import tiny
@@ -197,7 +196,7 @@ def test_a_row_that_cannot_be_written_takes_no_other_row_with_it(run, monkeypatc
 
 def test_a_run_of_version_0_2_is_read_unless_it_used_a_setting_that_is_gone(tmp_path):
     def with_data(**settings):
-        tree = to_dict(complete(tiny.tiny_config(tmp_path)))
+        tree = to_dict(tiny.tiny_config(tmp_path))
         tree["data"] |= settings
         (tmp_path / "config.json").write_text(json.dumps(tree))
         return run_folder.read_config(tmp_path)
