@@ -23,7 +23,20 @@ without a default follows the data set or the method, or is not used: its meanin
 
 The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that
 change what is computed. Those with "no" in the column *named* change only where or how the run is
-carried out. `tools/settings_page.py` writes this page from `cfol_fast/runs/config.py` and
+carried out.
+
+```python
+import cfol_fast as cf
+
+config = cf.TrainConfig(method="erm", attack={"steps": 1, "eps": "8/255"}, out="runs/first")
+larger = config.replace(attack={"eps": "12/255"})  # the size of a step and the test's radius follow
+cf.TrainConfig({"attack.eps": 0.1, "epochs": 3}, seed=1)  # a mapping from a file; keywords win
+```
+
+A `TrainConfig` is complete and cannot be changed. What only the data can say, such as the step size that
+`eta=auto` stands for, is put into `config.json` when a run begins.
+
+`tools/settings_page.py` writes this page from `cfol_fast/runs/config.py` and
 `cfol_fast/runs/setting_groups.py`.
 """
 KINDS = {

@@ -8,7 +8,6 @@ from operator import attrgetter
 from pathlib import Path
 
 NAME = "compare"
-HELP = "list what differs between two runs or two checkpoints, and by how much"
 DESCRIPTION = """\
 Compares two run folders (settings, metrics, result, predictions and every checkpoint) or two checkpoint
 files, tensor by tensor and number by number. Times, versions and places are ignored. With --assert-equal

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from cfol_fast.data.ffcv.convert import FromFiles, FromMemory
 
 NAME = "data"
-HELP = "write a data set to an FFCV file, for data that does not fit on the device"
 DESCRIPTION = """\
 Writes a data set to an FFCV file (.beton), which training reads at full speed when the images do not fit
 on the device.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from cfol_fast.runs.config import TrainConfig
 
 NAME = "demo"
-HELP = "ERM-AT against CFOL-AT on the embedded images, with a report page"
 DESCRIPTION = """\
 Trains the same small network twice under attack on 5,000 embedded Fashion-MNIST images: with ordinary
 adversarial training (ERM-AT) and with CFOL-AT, which learns which classes fail and draws them more

@@ -18,7 +18,6 @@ from cfol_fast.commands.gpu_launch import driver_version, launch_trouble
 from cfol_fast.errors import InputError
 
 NAME = "doctor"
-HELP = "what was built, what is installed, what this machine can do"
 DESCRIPTION = """\
 Tells what the native library was built with, which optional parts are installed, and what this machine
 can do. For everything that is missing it says how to get it.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cfol_fast.runs.config import TrainConfig
 
 NAME = "eval"
-HELP = "clean and robust accuracy in every class, of a run or a checkpoint"
 DESCRIPTION = """\
 Evaluates a run folder, one of our checkpoints, or the weights of others on the test set, class by class.
 

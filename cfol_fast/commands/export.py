@@ -8,7 +8,6 @@ from pathlib import Path
 from cfol_fast.errors import InputError
 
 NAME = "export"
-HELP = "write a run's weights for use elsewhere: as torch, safetensors or ONNX, with the code that loads them"
 DESCRIPTION = """\
 Writes the tested checkpoint of a run, or a checkpoint, with its classes, its normalisation (the model's
 first layer) and its name, and beside it FILE.load.py: Python code that loads it and needs torch (for

@@ -34,8 +34,7 @@ first steps:
   cfol-fast COMMAND --help                              what a command does, with examples and defaults
 """
 
-# name -> (module, its HELP). The line stands here as well so that --help imports nothing; a test holds the
-# two together.
+# name -> (module, its line in --help). The line stands here so that --help imports nothing.
 COMMANDS = {
     "doctor": ("cfol_fast.commands.doctor", "what was built, what is installed, what this machine can do"),
     "demo": ("cfol_fast.commands.demo", "ERM-AT against CFOL-AT on the embedded images, with a report page"),

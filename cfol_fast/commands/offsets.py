@@ -9,7 +9,6 @@ from cfol_fast.errors import InputError
 from cfol_fast.user_input import Range
 
 NAME = "offsets"
-HELP = "fit class logit offsets on a run's hold-out: the baseline without training"
 DESCRIPTION = """\
 Fits one offset per class, added to the logits of a finished run's tested checkpoint, so that the worst
 class of the hold-out holds up best under attack. The offsets become part of the model: attacks see them.

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 NAME = "report"
-HELP = "write a page that compares runs: tables, charts, gallery"
 DESCRIPTION = """\
 Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with
 intervals, the learned class distribution, training curves, confusions under attack, a gallery and the

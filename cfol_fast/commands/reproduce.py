@@ -12,9 +12,6 @@ from cfol_fast.user_input import Range
 NAME = "reproduce"
 FRONTIER = "frontier"
 MOVED = ("--index", "--collect")
-HELP = (
-    "train and test what one of the paper's tables or figures needs, and write it beside the paper's numbers"
-)
 DESCRIPTION = """\
 Carries out recipes: each is a table or figure of the paper. Runs are kept in OUT/runs under the hash of
 their configuration and shared between recipes; what is there is not trained again, and what was

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAME = "train"
 SECONDS = Range(1, 1_000_000, whole=False)
-HELP = "train a robust classifier with one of the paper's methods"
 DESCRIPTION = """\
 Trains a classifier under attack with METHOD and writes a run folder: config.json, metrics.jsonl,
 checkpoints, result.json.

@@ -1,11 +1,10 @@
 """The configuration of a run: one tree of typed, frozen dataclasses, kept as `config.json`.
 
-Each setting says here, or in its group (`runs.setting_groups`), all that there is to say of it
-(`runs.spec`). What the user sets is a plain
-mapping, `{"attack": {"eps": "8/255"}}` or `{"attack.eps": 8 / 255}`, as Python, a TOML file, the options and
-`--set` give it. Such layers are merged and each value is checked in `runs.open_settings`; `TrainConfig(...)`
-fills in the rest (`runs.defaults`) and checks the rules between settings (`runs.rules`). It is complete, and
-nothing changes it afterwards.
+Each setting says here, or in its group (`runs.setting_groups`), all that there is to say of it (`runs.spec`).
+What the user sets is a plain mapping, `{"attack": {"eps": "8/255"}}` or `{"attack.eps": 8 / 255}`, as Python,
+a TOML file, the options and `--set` give it. Such layers are merged, and each value is checked, in
+`runs.open_settings`. `TrainConfig(...)` fills in the rest (`runs.defaults`) and checks the rules between
+settings (`runs.rules`). It is complete, and nothing changes it afterwards.
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ def test_the_help_imports_nothing_that_takes_longer_than_python_itself():
 def test_every_command_has_a_help_with_an_example(capsys, name):
     module_name, text = cli.COMMANDS[name]
     module = importlib.import_module(module_name)
-    assert (name, text) == (module.NAME, module.HELP)
+    assert name == module.NAME
+    assert text
     status, out, _ = call(capsys, name, "--help")
     assert status == 0
     assert "example" in out

@@ -45,9 +45,7 @@ def test_images_that_do_not_fit_into_memory_are_refused_before_they_are_copied(
 
 
 def test_without_a_hold_out_nothing_is_copied(little_memory: None) -> None:
-    made = config()
-    made.data.holdout = "test"
-    notes = images.load_images(made).notes
+    notes = images.load_images(config(holdout="test")).notes
     assert notes[0] == "8,000 images: 6.0 MiB on cpu, 0.0 MiB of memory to divide them"
 
 

@@ -67,9 +67,7 @@ def test_the_words_tell_tf32_from_float32():
 
 
 def test_a_run_stores_what_auto_was_and_says_it_first(few_images, tmp_path, capsys):
-    config = tiny_config(tmp_path / "run")
-    assert config.precision == "auto"
-    train(config)
+    train(tiny_config(tmp_path / "run", precision="auto"))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["precision"] == "float32"
     printed = capsys.readouterr()
     assert (printed.out + printed.err).splitlines()[0] == "cpu: float32"
