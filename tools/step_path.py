@@ -33,7 +33,7 @@ SETTINGS = {
 
 def traced(package: Path, method: str) -> dict[str, set[int]]:
     """file -> the lines of it that the step after `WARM` others ran."""
-    from cfol_fast.runs.config import TrainConfig, assign
+    from cfol_fast.runs import config as configuration
     from cfol_fast.training import Callback, train
 
     passed: dict[str, set[int]] = defaultdict(set)
@@ -60,9 +60,14 @@ def traced(package: Path, method: str) -> dict[str, set[int]]:
                 sys.settrace(None)
 
     with tempfile.TemporaryDirectory() as folder:
-        config = TrainConfig()
-        for key, value in {**SETTINGS, "method": method, "out": folder}.items():
-            assign(config, key, value)
+        settings = {**SETTINGS, "method": method, "out": folder}
+        if hasattr(configuration, "assign"):
+            # A tree of version 0.2 or older, whose configurations are filled in one by one.
+            config = configuration.TrainConfig()
+            for key, value in settings.items():
+                configuration.assign(config, key, value)
+        else:
+            config = configuration.TrainConfig(settings)
         train(config, overwrite=True, quiet=True, callbacks=[Watch()])
     return dict(passed)
 
