@@ -382,8 +382,9 @@ def _subject(args: argparse.Namespace) -> Subject:
     name = args.dataset
     if name is None and ours:
         name = config.data.name if config else label and label.dataset
-    if name is None and args.data is not None:
-        name = data.recognised(args.data)
+    if args.data is not None and args.dataset is None and (name is None or data.spec(name).own):
+        # Images of one's own may have become FFCV files since.
+        name = data.recognised(args.data, usual=name)
     if name is None:
         raise InputError(
             f"{path} does not say which data it is for: give --dataset, and --data DIR where it needs one"

@@ -30,18 +30,20 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 }
 
 
-def recognised(root: str | Path) -> str:
+def recognised(root: str | Path, usual: str | None = None) -> str:
     """ "folder" or "beton", as the folder is; a folder that holds anything else, or several data sets, is
-    refused.
+    refused. usual: the one to take where the folder holds it, too.
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "is not there"
         raise InputError(f"data.root {root} {what}: give the folder with the data set's files")
     found = [name for name, signs in PUBLISHED.items() if _is_published(folder, signs)]
-    found += ["beton"] * (folder / FFCV_TRAIN).is_file()
     # Tiny ImageNet and Imagenette have such a folder too.
-    found += ["folder"] * ((folder / "train").is_dir() and not found)
+    images = (folder / "train").is_dir() and not found
+    found += ["beton"] * (folder / FFCV_TRAIN).is_file() + ["folder"] * images
+    if usual in found:
+        return str(usual)
     if found in (["folder"], ["beton"]):
         return found[0]
     if found:

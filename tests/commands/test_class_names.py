@@ -197,6 +197,8 @@ def test_an_ffcv_file_has_the_names_of_its_classes(trained, turned, tmp_path, ca
     _, before = evaluated(trained / "run", tmp_path)
     options = ["--dataset=beton", f"--data={tmp_path / 'files'}"]
     assert figures(evaluated(turned, tmp_path, *options)[1]) == figures(before)
+    # The run was trained on the folder.
+    assert figures(evaluated(trained / "run", tmp_path, options[1])[1]) == figures(before)
     for split in ("train", "test"):
         part = getattr(found, split)
         other = ImageSet(part.images, part.labels, ["x", "y", "z"])

@@ -76,6 +76,16 @@ def test_several_in_one_folder_are_all_named(tmp_path: Path, monkeypatch: pytest
         data.recognised(tmp_path)
 
 
+def test_images_and_the_files_that_were_written_from_them_are_told_apart_by_name(tmp_path: Path) -> None:
+    own(tmp_path)
+    beton(tmp_path)
+    with pytest.raises(InputError, match=r"holds beton and folder: .*--dataset beton or --dataset folder"):
+        data.recognised(tmp_path)
+    assert [data.recognised(tmp_path, usual=name) for name in ("folder", "beton")] == ["folder", "beton"]
+    with pytest.raises(InputError, match="holds beton and folder"):
+        data.recognised(tmp_path, usual="cifar10")
+
+
 def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "flat" / "cats").mkdir(parents=True)

@@ -295,7 +295,7 @@ def test_without_ffcv_the_error_says_how_to_install_it(tmp_path):
     code = """
 import sys
 sys.modules["ffcv"] = None
-from cfol_fast.data.beton import open_beton
+from cfol_fast.data.ffcv.reader import open_beton
 try:
     open_beton(sys.argv[1])
 except ValueError as error:
