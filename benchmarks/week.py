@@ -26,7 +26,7 @@ from benchmarks.timing import THREADS
 from cfol_fast import ClassSampler, ExampleSampler, data, ops
 from cfol_fast.data.source import TrainingSource
 from cfol_fast.sampling import IndexSampler
-from cfol_fast.training.batches import Batches
+from cfol_fast.training.batches import TrainingBatches
 
 STEPS, EPOCH, TENTHS = 1_000_000, 1000, 10
 BATCH, CLASSES = 64, 10
@@ -51,7 +51,7 @@ def run(sampler: IndexSampler, source: TrainingSource, steps: int, epoch: int) -
     """Takes the steps, and says of each tenth how long a step took and what the process had in memory at its
     end.
     """
-    batches, wrong = Batches(sampler, source, BATCH), (torch.arange(BATCH) % 2).float()
+    batches, wrong = TrainingBatches(sampler, source, BATCH), (torch.arange(BATCH) % 2).float()
     length = steps // TENTHS
     # Filled, so that it has its memory from the start.
     times, found = np.ones(length), []

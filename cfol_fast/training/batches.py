@@ -1,5 +1,8 @@
 """How a batch reaches the training step: drawn by the sampler, made into pixels by the source, handed over
 with its ticket.
+
+The source decides when indices are drawn, since it may read ahead. So the call goes to and fro: the step
+asks `TrainingBatches.feed`, which asks the source, which asks back through `_draw`, which asks the sampler.
 """
 
 from __future__ import annotations
@@ -15,8 +18,6 @@ from torch import Tensor
 from cfol_fast.data.source import TrainingSource
 from cfol_fast.sampling import IndexSampler
 
-Ticket = Tensor | None
-
 
 class TrainingBatch(NamedTuple):
     """indices: (B,) int64, the sampler's; ticket: what they were drawn with; x: (B, C, H, W) in [0, 1]; y:
@@ -24,12 +25,12 @@ class TrainingBatch(NamedTuple):
     """
 
     indices: Tensor
-    ticket: Ticket
+    ticket: Tensor | None
     x: Tensor
     y: Tensor
 
 
-class Batches:
+class TrainingBatches:
     """The batches of a run, one per step.
 
     A source may draw ahead (FFCV's lag). The sampler's update needs what drew the batch at hand, not the
@@ -42,7 +43,7 @@ class Batches:
         self.sampler, self.source, self.ranks = sampler, source, sampler.ranks
         self.batch_size = batch_size // self.ranks.size
         self._first = self.ranks.rank * self.batch_size
-        self._waiting: deque[tuple[Tensor, Ticket]] = deque()
+        self._waiting: deque[tuple[Tensor, Tensor | None]] = deque()
         # How many of those that wait the source has asked for.
         self._asked_for = 0
 
@@ -90,5 +91,5 @@ class Batches:
         """Whether a ticket has an entry for each example."""
         return self.sampler.tickets_each_example
 
-    def _of_all(self, mine: Ticket) -> Ticket:
+    def _of_all(self, mine: Tensor | None) -> Tensor | None:
         return None if mine is None else torch.cat(self.ranks.gather(mine.contiguous()))

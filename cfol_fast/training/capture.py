@@ -16,7 +16,7 @@ from cfol_fast.attacks.fingerprint import Named, fingerprint, named
 from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.training.batches import Batches, TrainingBatch
+from cfol_fast.training.batches import TrainingBatch, TrainingBatches
 from cfol_fast.training.step import Step
 
 # Steps that are taken without the graph first: they allocate what stays, and let cuDNN choose its algorithms.
@@ -48,7 +48,7 @@ class CapturedStep:
     holds no proof.
     """
 
-    def __init__(self, step: Step, batches: Batches) -> None:
+    def __init__(self, step: Step, batches: TrainingBatches) -> None:
         self.step, self.batches, self.device = step, batches, step.device
         with torch.cuda.device(self.device):
             self._stream = torch.cuda.Stream(self.device)

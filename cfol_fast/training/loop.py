@@ -35,7 +35,7 @@ from cfol_fast.training.final_test import final_test, robust_class_accuracies
 from cfol_fast.training.images import RunImages, load_images
 from cfol_fast.training.parts import build
 from cfol_fast.training.signals import StopRequest
-from cfol_fast.training.starting import RunStart
+from cfol_fast.training.starting import Asked, RunStart
 from cfol_fast.training.tensorboard import TensorBoardLog
 from cfol_fast.training.trainer import Trainer
 from cfol_fast.training.wandb_log import WandbLog
@@ -78,25 +78,26 @@ def train(
     talks and calls back. patience: seconds that one waits for another before it takes it for lost.
     """
     called = [*checked(callbacks), *logs(log)]
+    asked = Asked(resume, overwrite, force, changed_data)
+    # The command line has joined the group already; a program of its own has not.
     with processes.joined(config.device, patience) as ranks:
         if not ranks.is_first:
             quiet, called = True, []
         with silenced() if not ranks.is_first else printed(quiet) as shown:
             progress = Progress(quiet=not shown)
-            return _train(config, resume, overwrite, (force, changed_data), quiet, called, ranks, progress)
+            return _train(config, asked, quiet, called, ranks, progress)
 
 
 def _train(
     config: TrainConfig,
-    resume: Resume,
-    overwrite: bool,
-    accepted: tuple[bool, bool],
+    asked: Asked,
     quiet: bool,
     callbacks: list[Callback],
     ranks: Ranks,
     progress: Progress,
 ) -> Run:
-    config = on_this_process(as_begun(config, ranks) if resume else config, ranks)
+    """The stages of the run one after the other, the last of which is the run itself."""
+    config = on_this_process(as_begun(config, ranks) if asked.resume else config, ranks)
     folder = Path(config.out).expanduser()
     stages = methods.get(config.method).stages
     with (
@@ -105,7 +106,7 @@ def _train(
         computing(config.precision, config.deterministic),
         StopRequest() as stop,
     ):
-        start = RunStart(folder, lock, config, resume, overwrite, ranks)
+        start = RunStart(folder, lock, config, asked, ranks)
 
         def result_of(
             stage_folder: Path, previous: Tensor | None, stage_before: dict[str, Any] | None
@@ -124,11 +125,11 @@ def _train(
                 stop,
                 # Callbacks are those of the run itself, not of the stages before it.
                 callbacks if stage_folder == folder else (),
-                start.check_folder,
+                start,
             )
             try:
-                after_first_step = start.enter(trainer.state, *accepted, stage_before)
-                return to_result(trainer, after_first_step)
+                start.enter(trainer.state, stage_before)
+                return to_result(trainer)
             finally:
                 trainer.step.end()
 
@@ -191,7 +192,7 @@ def images_on(ranks: Ranks, config: TrainConfig, progress: bool = False) -> RunI
     return images
 
 
-def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = None) -> dict[str, Any]:
+def to_result(trainer: Trainer) -> dict[str, Any]:
     """Trains and tests, from where the trainer is to the result."""
     state = trainer.state
     images, sampler, policy, average = state.images, state.step.sampler, state.step.policy, state.average
@@ -201,7 +202,7 @@ def to_result(trainer: Trainer, after_first_step: Callable[[], None] | None = No
             ignored = without_effect(trainer.config)
             for line in [*ignored, *images.notes, *sampler.outlook(trainer.length.draws)]:
                 tell(logger, line)
-        trainer.fit(after_first_step)
+        trainer.fit()
         known = (state.folder, images.labels, trainer.config.optimizer)
         if state.ranks.is_first and (warning := one_class.warning_at_the_end(*known)):
             logger.warning(warning)

@@ -119,8 +119,9 @@ def fit_offsets(
         test["after"] = figures(report)
         for doubt in report.warnings:
             logger.warning(doubt["reason"])
-        changed = {"model": model.state_dict(), "offsets": best_offsets, "validation": None, "run": None}
-        kept = dataclasses.replace(trained, **changed)
+        kept = dataclasses.replace(
+            trained, model=model.state_dict(), offsets=best_offsets, validation=None, run=None
+        )
         path = checkpoints.CheckpointStore(run).save_best(NAME, kept.to_state())
         found = {"format": 1, "kind": NAME, "offsets": best_offsets.tolist(), "holdout": [before, best]}
         atomic.write_json(run / run_folder.OFFSETS, {**found, "test": report.to_json()})

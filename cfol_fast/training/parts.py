@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from cfol_fast.runs.metrics_log import MetricsLog
 from cfol_fast.runs.optimizers import OPTIMIZERS
 from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.averages import WeightAverage
-from cfol_fast.training.batches import Batches
+from cfol_fast.training.batches import TrainingBatches
 from cfol_fast.training.building import compiled, new_model, training_attack
 from cfol_fast.training.callbacks import Callback, Callbacks
 from cfol_fast.training.capture import CapturedStep, why_no_graph
@@ -35,7 +35,7 @@ from cfol_fast.training.initial_weights import start_from
 from cfol_fast.training.position import Length, Position
 from cfol_fast.training.shards import ShardedStep, check_shards
 from cfol_fast.training.signals import StopRequest
-from cfol_fast.training.state import RunState
+from cfol_fast.training.state import Place, RunState
 from cfol_fast.training.step import Step
 from cfol_fast.training.trainer import Trainer
 from cfol_fast.training.validation import Validation
@@ -52,7 +52,7 @@ def build(
     progress: Progress | None = None,
     stop: StopRequest | None = None,
     callbacks: Iterable[Callback] = (),
-    check_folder: Callable[[], None] = lambda: None,
+    place: Place | None = None,
 ) -> Trainer:
     """The trainer of a run, or of one stage of it, on its device and seeded.
 
@@ -69,7 +69,7 @@ def build(
     init = start_from(model, config.model, images.spec, images.classes)
     average = WeightAverage(model, config.ema) if config.ema.decay else None
     step = new_step(config, images, length, position, model, device, previous)
-    batches = Batches(step.sampler, images.train, config.batch_size)
+    batches = TrainingBatches(step.sampler, images.train, config.batch_size)
     folder = folder or Path(config.out)
     state = RunState(
         config=config,
@@ -91,7 +91,7 @@ def build(
         store=CheckpointStore(folder, writes=ranks.is_first),
         log=MetricsLog(folder, writes=ranks.is_first),
         ranks=ranks,
-        check_folder=check_folder,
+        place=place or Place(),
     )
     agreement = Agreement(state, length, stop, progress)
     evaluations = Evaluations(config, images, device, ranks, progress, agreement.heed_signals)

@@ -6,8 +6,9 @@ Nothing is written before everything is built.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,22 @@ from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.run_folder import Resume, Start
 from cfol_fast.runs.run_lock import RunLock
 from cfol_fast.training.same_data import Before
-from cfol_fast.training.state import RunState
+from cfol_fast.training.state import Place, RunState
 
 logger = logging.getLogger(__name__)
 
 
-class RunStart:
+@dataclass(frozen=True)
+class Asked:
+    """What the user said of the folder, see `train`."""
+
+    resume: Resume = False
+    overwrite: bool = False
+    force: bool = False
+    changed_data: bool = False
+
+
+class RunStart(Place):
     """The start of the run `config` in the folder `run`; `kind` is CONTINUE as soon as the run is there.
 
     Of many ranks the first has locked the folder, looks at it and writes in it, and the others hear of it;
@@ -36,13 +47,11 @@ class RunStart:
         run: Path,
         lock: RunLock | None,
         config: TrainConfig,
-        resume: Resume,
-        overwrite: bool,
+        asked: Asked,
         ranks: Ranks,
     ) -> None:
-        self.run, self.lock, self.config, self.ranks = run, lock, config, ranks
-
-        self.kind = ranks.from_first(lambda: run_folder.check(run, config, resume, overwrite))
+        self.run, self.lock, self.config, self.asked, self.ranks = run, lock, config, asked, ranks
+        self.kind = ranks.from_first(lambda: run_folder.check(run, config, asked.resume, asked.overwrite))
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """Of a stage, or of the run, that is finished already."""
@@ -50,25 +59,19 @@ class RunStart:
             return None
         return self.ranks.from_first(lambda: run_folder.read_result(folder))
 
-    def check_folder(self) -> None:
+    def check(self) -> None:
         """Fails when the folder is not the run's any more."""
         if self.lock is not None:
             self.lock.check()
 
-    def enter(
-        self,
-        state: RunState,
-        force: bool,
-        changed_data: bool = False,
-        stage_before: dict[str, Any] | None = None,
-    ) -> Callable[[], None] | None:
-        """Brings the state to where its run stands; returns what is to be done after its first step.
+    def enter(self, state: RunState, stage_before: dict[str, Any] | None = None) -> None:
+        """Brings the state to where its run stands. A folder with an old run stays as it is until `settle`.
 
         stage_before: the result of the stage before this one, whose data this one goes on with.
         """
         self.config = settled(self.config, state.facts)
         if self.kind is Start.OVERWRITE:
-            return lambda: self._replace_old_run(state)
+            return
 
         def begun() -> bool:
             # A stage that was not begun has no file yet; one that lost its configuration is not begun again.
@@ -78,14 +81,20 @@ class RunStart:
             return True
 
         there = self.kind is Start.CONTINUE and self.ranks.from_first(begun)
-        if there and state.restore(force, changed_data):
-            return None
+        if there and state.restore(self.asked.force, self.asked.changed_data):
+            return
         if stage_before is not None and "data" in stage_before:
             with made_from(self.run):
-                state.check_data(Before.of_result(stage_before), changed_data)
+                state.check_data(Before.of_result(stage_before), self.asked.changed_data)
         if not there:
             self._begin(state.folder)
-        return None
+
+    def settle(self, state: RunState) -> None:
+        """After every step: a run that overwrites another has shown with its first step that it can train,
+        and takes the place of the old one.
+        """
+        if self.kind is Start.OVERWRITE:
+            self._replace_old_run(state)
 
     def _replace_old_run(self, state: RunState) -> None:
         """Renames the old run, and puts it back if the new one cannot begin.
@@ -130,6 +139,6 @@ class RunStart:
             yield
         except FileNotFoundError:
             if self.kind is Start.CONTINUE:
-                self.check_folder()
+                self.check()
             raise
-        self.check_folder()
+        self.check()

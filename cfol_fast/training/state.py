@@ -5,7 +5,6 @@ the test.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import named_as_today
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.training.averages import WeightAverage
-from cfol_fast.training.batches import Batches
+from cfol_fast.training.batches import TrainingBatches
 from cfol_fast.training.capture import CapturedStep
 from cfol_fast.training.epoch_counts import NEVER
 from cfol_fast.training.holdout import judged
@@ -41,13 +40,22 @@ from cfol_fast.training.step import Step
 logger = logging.getLogger(__name__)
 
 
+class Place:
+    """A run's folder, as the training loop sees it. This one is nobody's: a trainer without a run has it."""
+
+    def check(self) -> None:
+        """Fails when the folder is not the run's any more."""
+
+    def settle(self, state: RunState) -> None:
+        """After every step: makes the folder the run's, where an old run is still in it."""
+
+
 @dataclass(kw_only=True)
 class RunState:
     """The parts of a run that have a state, and the folder that keeps it.
 
     average, ensemble: of the weights, where the run keeps them. init: what the result says of the weights
     that the run starts from.
-    check_folder: fails when the folder is not the run's any more.
     """
 
     config: TrainConfig
@@ -56,7 +64,7 @@ class RunState:
     position: Position
     step: Step
     captured: CapturedStep | None
-    batches: Batches
+    batches: TrainingBatches
     average: WeightAverage | None
     ensemble: theory.IterateReservoir | None
     init: dict[str, Any] | None
@@ -64,7 +72,7 @@ class RunState:
     store: CheckpointStore
     log: MetricsLog
     ranks: Ranks
-    check_folder: Callable[[], None]
+    place: Place
     # For result.json: where the run went on with other data, and what differed.
     changed_data: list[dict[str, Any]] = field(default_factory=list)
     since_save: Stopwatch = field(default_factory=Stopwatch)
@@ -73,7 +81,7 @@ class RunState:
         """Looks at the folder and at the flags that the steps raised on the device; called before anything is
         logged or saved.
         """
-        self.check_folder()
+        self.place.check()
         last = self.store.path(LAST)
         good = f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
         step = self.step
@@ -108,8 +116,8 @@ class RunState:
                 name = prefix + rule
                 if name not in best or value > best[name]["value"]:
                     best[name] = {"epoch": epoch, "value": value}
-                    kept = self.checkpoint(epoch, model, validation=found)
-                    self.store.save_best(name, kept.to_state())
+                    whole = self.checkpoint(epoch, model, validation=found)
+                    self.store.save_best(name, whole.to_state())
 
     def save(self) -> Path:
         """Writes the checkpoint `last`, unless a flag says that the state is bad.

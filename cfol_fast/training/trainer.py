@@ -8,7 +8,7 @@ same thread count). `parts.build` makes a trainer from a configuration.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -55,7 +55,7 @@ class Trainer:
     def position(self) -> Position:
         return self.state.position
 
-    def fit(self, after_first_step: Callable[[], None] | None = None) -> None:
+    def fit(self) -> None:
         """Trains to the end of the last epoch."""
         position, length = self.position, self.length
         self.step.begin()
@@ -66,9 +66,7 @@ class Trainer:
             while position.epoch < length.epochs:
                 while self.steps_left_in_epoch:
                     self.take_step(batches)
-                    if after_first_step is not None:
-                        after_first_step()
-                        after_first_step = None
+                    self.state.place.settle(self.state)
                     self.between_steps()
                 self.finish_epoch()
 

@@ -10,7 +10,7 @@ import torch
 
 from cfol_fast.ranks import Ranks
 from cfol_fast.sampling import ClassSampler, ExampleSampler
-from cfol_fast.training.batches import Batches
+from cfol_fast.training.batches import TrainingBatches
 
 LABELS = torch.arange(40) % 4
 
@@ -50,7 +50,7 @@ def learn(sampler, batch) -> None:
 @pytest.mark.parametrize("lag", [0, 3])
 def test_every_batch_brings_its_own_indices_labels_and_ticket(lag):
     sampler = RecordingSampler()
-    for step, batch in enumerate(Batches(sampler, DrawingAhead(lag), 8).feed(10)):
+    for step, batch in enumerate(TrainingBatches(sampler, DrawingAhead(lag), 8).feed(10)):
         indices, ticket = sampler.draws[step]
         assert torch.equal(batch.indices, indices)
         assert torch.equal(batch.ticket, ticket)
@@ -65,10 +65,10 @@ def test_every_batch_brings_its_own_indices_labels_and_ticket(lag):
 def test_a_loop_that_was_left_and_continued_gets_the_batches_of_one_that_was_not(lag):
     def drawn(*parts: int) -> list[list[int]]:
         sampler, found = RecordingSampler(), []
-        batches, saved = Batches(sampler, DrawingAhead(lag), 8), None
+        batches, saved = TrainingBatches(sampler, DrawingAhead(lag), 8), None
         for part in parts:
             if saved is not None:
-                batches = Batches(sampler, DrawingAhead(lag), 8)
+                batches = TrainingBatches(sampler, DrawingAhead(lag), 8)
                 batches.load_state_dict(saved)
             feed = batches.feed(sum(parts) - len(found))
             for batch in itertools.islice(feed, part):
@@ -83,7 +83,7 @@ def test_a_loop_that_was_left_and_continued_gets_the_batches_of_one_that_was_not
 
 def test_what_was_drawn_and_not_trained_on_is_in_the_state():
     sampler = RecordingSampler()
-    batches = Batches(sampler, DrawingAhead(2), 8)
+    batches = TrainingBatches(sampler, DrawingAhead(2), 8)
     feed = batches.feed(5)
     next(feed)
     waiting = batches.state_dict()["drawn"]
@@ -95,7 +95,7 @@ def test_what_was_drawn_and_not_trained_on_is_in_the_state():
 
 @pytest.mark.parametrize("make", [lambda: ClassSampler(LABELS, seed=1), lambda: ExampleSampler(40, seed=1)])
 def test_draws_that_wait_are_divided_among_another_number_of_ranks(make):
-    alone = Batches(make(), DrawingAhead(2), 8)
+    alone = TrainingBatches(make(), DrawingAhead(2), 8)
     next(alone.feed(5))
     state = alone.state_dict()
     assert len(state["drawn"]) == 2
@@ -104,7 +104,7 @@ def test_draws_that_wait_are_divided_among_another_number_of_ranks(make):
     for rank in range(2):
         sampler = make()
         sampler.ranks = Ranks(rank, 2)
-        mine = Batches(sampler, DrawingAhead(2), 8)
+        mine = TrainingBatches(sampler, DrawingAhead(2), 8)
         mine.load_state_dict(state)
         parts.append(list(itertools.islice(mine.feed(2), 2)))
     for batch, *of_ranks in zip(expected, *parts, strict=True):

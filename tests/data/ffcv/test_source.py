@@ -15,7 +15,7 @@ from cfol_fast import data, ops, sampling
 from cfol_fast.data.ffcv import writer
 from cfol_fast.data.ffcv.install import using_ffcv
 from cfol_fast.errors import InputError
-from cfol_fast.training.batches import Batches
+from cfol_fast.training.batches import TrainingBatches
 from tests.data import published_files as files
 from tests.data.ffcv.test_files import smooth
 
@@ -222,7 +222,7 @@ def test_the_p_that_drew_a_batch_travels_with_it(mini, shared, monkeypatch):
     monkeypatch.setattr(shared, "lag", 2)
     sampler = sampling.ClassSampler(mini.train.labels, eta=0.1, seed=0)
     tickets, after_update = [], []
-    for indices, ticket, _, y in Batches(sampler, shared, 16).feed(8):
+    for indices, ticket, _, y in TrainingBatches(sampler, shared, 16).feed(8):
         sampler.observe(indices, y, torch.ones(16), ticket)
         tickets.append(ticket.clone())
         after_update.append(sampler.p.clone())
