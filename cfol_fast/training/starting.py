@@ -65,7 +65,7 @@ class RunStart(Place):
             self.lock.check()
 
     def enter(self, state: RunState, stage_before: dict[str, Any] | None = None) -> None:
-        """Brings the state to where its run stands. A folder with an old run stays as it is until `settle`.
+        """Brings the state to where its run stands. A folder with an old run stays as it is until `move_in`.
 
         stage_before: the result of the stage before this one, whose data this one goes on with.
         """
@@ -89,7 +89,7 @@ class RunStart(Place):
         if not there:
             self._begin(state.folder)
 
-    def settle(self, state: RunState) -> None:
+    def move_in(self, state: RunState) -> None:
         """After every step: a run that overwrites another has shown with its first step that it can train,
         and takes the place of the old one.
         """

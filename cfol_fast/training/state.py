@@ -46,7 +46,7 @@ class Place:
     def check(self) -> None:
         """Fails when the folder is not the run's any more."""
 
-    def settle(self, state: RunState) -> None:
+    def move_in(self, state: RunState) -> None:
         """After every step: makes the folder the run's, where an old run is still in it."""
 
 

@@ -66,7 +66,7 @@ class Trainer:
             while position.epoch < length.epochs:
                 while self.steps_left_in_epoch:
                     self.take_step(batches)
-                    self.state.place.settle(self.state)
+                    self.state.place.move_in(self.state)
                     self.between_steps()
                 self.finish_epoch()
 
