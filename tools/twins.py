@@ -1,17 +1,17 @@
 """Trains ten small runs with two checkouts of the repository and compares them bit for bit: does a
 refactoring change nothing?
 
-Usage: python tools/twins.py OLD NEW [--work DIR] [--only NAME ...] [--page] [--shared]
-                                    [--accept FILE:PREFIX ...]
+Usage: python tools/twins.py OLD NEW [--work DIR] [--only NAME ...] [--page] [--grown]
+                                    [--reuse] [--accept FILE:PREFIX ...]
 
 OLD and NEW are work trees (`git worktree add`), each with its native library built or copied. Both train on
 this machine with one thread and the fixed choice of kernels; `cfol-fast compare` of NEW compares every
 tensor, every number of metrics.jsonl and result.json, and every setting. --page also compares the report's
 page byte by byte, for changes that mean to change none.
---shared compares what both have: an entry or a setting that only one of them knows is counted, not compared.
---accept leaves out entries that are meant to differ, such as `config.json:data.augment`. The exit status is 1
-if anything else differs. Against version 0.2 (f068079), which said `true` where "paper" stands now:
-`--shared --accept config.json:data.augment stage-1/config.json:data.augment`.
+--grown: entries that NEW adds to a file are counted, not compared. --accept leaves out entries that are meant
+to differ, such as `config.json:data.augment`. The exit status is 1 if anything else differs. Against version
+0.2 (f068079), where `true` was the word for "paper" and FFCV had two settings more:
+`--grown --accept config.json:data. stage-1/config.json:data.`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def main() -> int:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--work", type=Path, help="keep the runs here (default: a temporary folder)")
+    parser.add_argument("--reuse", action="store_true", help="take OLD's runs that --work has already")
     parser.add_argument("--only", nargs="+", choices=sorted(RUNS), default=list(RUNS), metavar="NAME")
     parser.add_argument("--page", action="store_true", help="compare the report's page byte by byte, too")
-    parser.add_argument("--shared", action="store_true", help="leave out what only one of the two has")
+    parser.add_argument("--grown", action="store_true", help="leave out the entries that NEW adds")
     parser.add_argument("--accept", nargs="+", default=[], metavar="FILE:PREFIX")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="twins-"))
@@ -73,14 +74,16 @@ def main() -> int:
         folders = {}
         for side, tree in trees.items():
             folders[side] = work / side / name
+            if side == "old" and args.reuse and (folders[side] / "result.json").exists():
+                continue
             shutil.rmtree(folders[side], ignore_errors=True)
             folders[side].parent.mkdir(parents=True, exist_ok=True)
             train(tree, folders[side], RUNS[name], killed=name.endswith("killed"))
-        wrong, alone = compare(trees["new"], folders["old"], folders["new"], args.accept)
-        if args.shared:
-            left_out = f" ({len(alone)} entries of one side alone)"
+        wrong, added = compare(trees["new"], folders["old"], folders["new"], args.accept)
+        if args.grown:
+            left_out = f" ({len(added)} entries are new)"
         else:
-            wrong, left_out = wrong + alone, ""
+            wrong, left_out = wrong + added, ""
         said = f"{name}: {'DIFFERENT' if wrong else 'equal'}{left_out}"
         print(said, *wrong[:12], sep="\n  ", flush=True)
         if wrong:
@@ -162,19 +165,19 @@ def ffcv_files(tree: Path, work: Path) -> Path:
 
 
 def compare(tree: Path, old: Path, new: Path, accepted: list[str]) -> tuple[list[str], list[str]]:
-    """The entries that differ and are not accepted, as text: those that both have, and those of one alone."""
+    """The entries that differ and are not accepted, as text; and apart from them those that `new` adds."""
     findings = old.with_suffix(".json")
     call(tree, "compare", str(old), str(new), "--json", str(findings))
-    both: list[str] = []
-    alone: list[str] = []
+    different: list[str] = []
+    added: list[str] = []
     for one in json.loads(findings.read_text())["differences"]:
         place = f"{one['file']}:{one['key']}"
         if not any(place.startswith(prefix) for prefix in accepted):
-            # A file that only one has is no entry that a version did not know.
-            known = {one["first"], one["second"]}
-            found = alone if MISSING in known and PRESENT not in known else both
+            # A whole file that one of them lacks is "missing" beside "present".
+            is_new = one["first"] == MISSING and one["second"] != PRESENT
+            found = added if is_new else different
             found.append(f"{place}: {one['first']} | {one['second']} ({one['largest']})")
-    return both, alone
+    return different, added
 
 
 def page(tree: Path, runs: Path, names: list[str], out: Path) -> bytes:
