@@ -55,10 +55,9 @@ class Agreement:
             return Wanted(self.stop.signal_number, due, asked)
         known = [self.stop.signal_number or 0, due, asked, self.progress.wants_reading()]
         agreed, due, asked, bar = self.ranks.largest(torch.tensor(known)).tolist()
-        self.stop.agreed = agreed or None
         if bar:
             self._reading = self._read()
-        return Wanted(self.stop.agreed, bool(due), bool(asked))
+        return Wanted(agreed or None, bool(due), bool(asked))
 
     def meet(self, wanted: Wanted) -> None:
         """Saves, or raises `Stopped` after it saved."""

@@ -18,14 +18,11 @@ SAVE = signal.SIGUSR1
 class StopRequest:
     """Context manager that turns the signals into flags the loop looks at. Only the main thread gets signals.
 
-    signal_number: what this process was sent to stop it. agreed: what any rank was sent, known to all of them
-    since the same step.
-    save: whether this process was asked to save.
+    signal_number: what this process was sent to stop it. save: whether this process was asked to save.
     """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
-        self.agreed: int | None = None
         self.save = False
         self._interrupts = 0
         self._before: dict[int, Any] = {}
