@@ -108,7 +108,7 @@ $(CHAOS)/.stamp: $(STAMP)/dev tests/hostile/ckpt-chaos/requirements.txt tests/ho
 ckpt-chaos: $(STAMP)/build $(CHAOS)/.stamp
 	tests/hostile/kill_every_save.sh $(CURDIR)/$(CHAOS)/bin/python $(POINTS)
 
-CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/*)
+CXX_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.h csrc/*/*.cpp csrc/*/*.cu tests/emu/* tests/ptx/*.h tests/ptx/*.cpp)
 lint: $(STAMP)/torch $(STAMP)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

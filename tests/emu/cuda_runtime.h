@@ -8,6 +8,8 @@
 // a TSan fiber, and only barriers, warp intrinsics and atomics order them, so that TSan reports races in shared and global
 // memory.
 //
+// The same launches run what nvcc made of a kernel, its PTX, translated to C++ by tests/ptx (replaced.h).
+//
 // There is no memory copy and no synchronise here: a launcher that waits for the device does not compile.
 #pragma once
 
@@ -18,11 +20,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "replaced.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -109,6 +114,12 @@ inline int current = 0, count = 0;
 inline const std::function<void()>* body = nullptr;
 inline std::string error;
 inline std::mt19937_64 generator;
+// The compilers' code of each kernel; number 0 is what g++ made of the source.
+inline int code = 0;
+inline std::map<std::pair<int, const void*>, const Kernel*> kernels;
+inline const Kernel* replaced = nullptr;  // in the launch that runs
+// Of a grid that is too large to be run whole, these blocks are.
+inline unsigned first_block = 0, most_blocks = UINT32_MAX;
 
 // TSan sees an order only where one fiber releases a tag that another acquires. A block has two tags for its barriers and
 // two for each warp: one each would let a late acquire see the next release and hide a race.
@@ -233,6 +244,7 @@ EMU_FUNCTION void run_block(unsigned id) {
   blockIdx = dim3(id % gridDim.x, id / gridDim.x % gridDim.y, id / (gridDim.x * gridDim.y));
   block_tags = tags + id % 256 * kTagsPerBlock;
   for (char* p = __start_cuda_shared; p < __stop_cuda_shared; ++p) *const_cast<volatile char*>(p) = static_cast<char>(0xff);
+  if (replaced != nullptr) replaced->begin_block();
   EMU_TSAN(if (order_blocks) __tsan_release(&start_tag);)
   start_fibers();
   while (error.empty()) {
@@ -266,8 +278,8 @@ inline cudaError_t launch(dim3 grid, dim3 block, const std::function<void()>& ke
   launches.push_back({int64_t{grid.x} * grid.y * grid.z, count});
   if (static_cast<int>(fibers.size()) < count) fibers = std::vector<Fiber>(count);
   EMU_TSAN(scheduler_tsan = __tsan_get_current_fiber(); __tsan_release(&start_tag);)
-  std::vector<unsigned> ids(static_cast<size_t>(grid.x) * grid.y * grid.z);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<unsigned>(i);
+  std::vector<unsigned> ids(std::min(static_cast<size_t>(grid.x) * grid.y * grid.z - first_block, size_t{most_blocks}));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<unsigned>(first_block + i);
   if (order == kDown) std::reverse(ids.begin(), ids.end());
   if (order == kRandom) std::shuffle(ids.begin(), ids.end(), generator);
   for (const unsigned id : ids) {
@@ -340,11 +352,50 @@ T atomicCAS(T* p, T expected, T v) {
   return emu::atomic(p, [&](T old) { return old == expected ? v : old; });
 }
 
+namespace emu {
+
+// A launch that CUDA would refuse, or that no kernel here has a use for.
+inline cudaError_t check_configuration(const cudaLaunchConfig_t& config) {
+  if (reinterpret_cast<uintptr_t>(config.stream) != current_stream)
+    throw std::runtime_error("emulator: a launch on another stream than the current one");
+  if (config.dynamicSmemBytes != 0)
+    throw std::runtime_error("emulator: a launch with dynamic shared memory, of which the stand-in knows nothing");
+  if (config.numAttrs != 0 || config.attrs != nullptr)
+    throw std::runtime_error("emulator: a launch with attributes, of which the stand-in knows nothing");
+  return config.blockDim.z > 64 ? cudaErrorInvalidConfiguration : cudaSuccess;
+}
+
+inline cudaError_t run_replaced(const Kernel& kernel, dim3 grid, dim3 block, const void* const* parameters) {
+  if (block.x * block.y * block.z > static_cast<unsigned>(kernel.most_threads))
+    throw std::runtime_error(std::string("emulator: more threads than the bounds of ") + kernel.name);
+  struct Running {
+    explicit Running(const Kernel* now) { replaced = now; }
+    ~Running() { replaced = nullptr; }
+  } const running(&kernel);
+  kernel.begin_launch();
+  return launch(grid, block, [&] { kernel.run(parameters); });
+}
+
+template <class... Parameters>
+cudaError_t launch_replaced(const cudaLaunchConfig_t& config, const void* source, Parameters... values) {
+  const auto found = kernels.find({code, source});
+  if (found == kernels.end()) throw std::runtime_error("emulator: the other code lacks a kernel");
+  const Kernel& kernel = *found->second;
+  const void* const parameters[] = {&values...};
+  const std::vector<int> sizes = {static_cast<int>(sizeof values)...};
+  if (!std::equal(sizes.begin(), sizes.end(), kernel.parameter_sizes, kernel.parameter_sizes + kernel.parameters))
+    throw std::runtime_error(std::string("emulator: other parameters than those of ") + kernel.name);
+  return run_replaced(kernel, config.gridDim, config.blockDim, parameters);
+}
+
+}  // namespace emu
+
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments... arguments) {
   // nvcc refuses a reference; what is not trivial would need its constructor on the device.
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "a kernel's parameters are copied as bytes");
-  if (reinterpret_cast<uintptr_t>(config->stream) != emu::current_stream)
-    throw std::runtime_error("emulator: a launch on another stream than the current one");
+  if (const cudaError_t error = emu::check_configuration(*config); error != cudaSuccess) return error;
+  if (emu::code != 0)
+    return emu::launch_replaced<Parameters...>(*config, reinterpret_cast<const void*>(kernel), arguments...);
   return emu::launch(config->gridDim, config->blockDim, [&] { kernel(static_cast<Parameters>(arguments)...); });
 }

@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
 # On all of these every fault may depend; the files that a fault and its tests name come to them.
-SHARED = ("csrc/**/*", "tests/native/**/*", "tests/emu/**/*", "tests/reference/**/*")
+SHARED = ("csrc/**/*", "tests/native/**/*", "tests/emu/**/*", "tests/ptx/**/*", "tests/reference/**/*")
 SHARED += ("tests/mutants/run.py", "tests/mutants/faults/*", "tests/conftest.py", "cfol_fast/ops/**/*")
 SOURCES = (".py", ".toml", ".h", ".cpp", ".cu")
 

@@ -1,5 +1,5 @@
-"""Where a native test runs its ops: on the CPU, as emulated CUDA under a schedule, or on a device to which
-the arguments are moved.
+"""Where a native test runs its ops: on the CPU, as emulated CUDA under a schedule, as what nvcc made of the
+kernels, or on a device to which the arguments are moved.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,8 +30,10 @@ class Backend:
         namespace: Any,
         library: ctypes.CDLL | None = None,
         schedule: tuple[int, int] = (0, 0),
+        code: int = 0,
     ):
         self.name, self.namespace, self.library, self.schedule = name, namespace, library, schedule
+        self.code = code  # of building.PTX_ARCHITECTURES, from 1; 0: what g++ made of the source
 
     @property
     def emulated(self) -> bool:
@@ -39,6 +42,7 @@ class Backend:
     def op(self, name: str) -> Callable[..., Any]:
         if self.library is not None:
             self.library.emulator_schedule(*self.schedule)
+            self.library.emulator_choose_code(self.code)
         target = getattr(self.namespace, name).default
         return lambda *arguments: native.call(target, *arguments)
 
@@ -161,3 +165,68 @@ def load_emulated() -> ctypes.CDLL:
     perturb = -6  # M_PERTURB of malloc.h
     ctypes.CDLL(None).mallopt(perturb, 0x5A)
     return library
+
+
+def load_ptx(emulator: ctypes.CDLL, architecture: str) -> ctypes.CDLL:
+    """The PTX of every kernel for an architecture, which `emulator` runs while it is the chosen code."""
+    library = ctypes.CDLL(str(building.ptx_kernels(architecture)))
+    library.ptx_kernel.restype = library.ptx_visits.restype = ctypes.c_void_p
+    library.ptx_name.restype = ctypes.c_char_p
+    emulator.emulator_machine.restype = ctypes.c_void_p
+    library.ptx_run_on(ctypes.c_void_p(emulator.emulator_machine()))
+    code = 1 + building.PTX_ARCHITECTURES.index(architecture)
+    sources = addresses_of_kernels(emulator)
+    names = {library.ptx_name(i).decode(): i for i in range(library.ptx_kernels())}
+    assert set(names) == set(sources), sorted(set(names) ^ set(sources))
+    for name, i in names.items():
+        kernel = ctypes.c_void_p(library.ptx_kernel(i))
+        for address in sources[name]:
+            emulator.emulator_add_kernel(code, ctypes.c_void_p(address), kernel)
+    return library
+
+
+def addresses_of_kernels(emulator: ctypes.CDLL) -> dict[str, list[int]]:
+    """Where each kernel of the stand-in lies in memory; a header's kernel lies there once for every file."""
+    symbols = [
+        line.split(" ", 2)
+        for line in building.run(["nm", "-C", emulator._name]).stdout.splitlines()
+        if line[0] != " "
+    ]
+    known = next(int(at, 16) for at, _, name in symbols if name == "emulator_machine")
+    loaded = ctypes.cast(emulator.emulator_machine, ctypes.c_void_p).value
+    assert loaded is not None
+    found: dict[str, list[int]] = {}
+    for at, kind, name in symbols:
+        if kind == "t" and re.fullmatch(r"(void )?cfol::cuda::.*_kernel(<.*>)?\(.*\)", name):
+            found.setdefault(name, []).append(loaded - known + int(at, 16))
+    return found
+
+
+class RawLaunches:
+    """Launches kernels of PTX past the ops that check what they are given."""
+
+    def __init__(self, emulator: ctypes.CDLL):
+        self.emulator, self.addresses = emulator, addresses_of_kernels(emulator)
+        emulator.emulator_launch.restype = ctypes.c_char_p
+
+    def __call__(self, code: int, kernel: str, parameters: tuple[Any, ...], first: int | None = None) -> None:
+        """Five blocks of 256 threads; with `first` two of the largest grid that there is, from that one on. A
+        parameter is an address, a tensor, None, or a structure's bytes, alone or with what must live as long.
+        """
+        (address,) = [places[0] for name, places in self.addresses.items() if kernel in name]
+        kept = [_parameter(value) for value in parameters]
+        pointers = (ctypes.c_void_p * len(kept))(*map(ctypes.addressof, kept))
+        grid = (5, 0, 5, 256) if first is None else (2**31 - 1, first, 2, 256)
+        self.emulator.emulator_schedule(0, 0)
+        self.emulator.emulator_choose_code(code)
+        wrong = self.emulator.emulator_launch(ctypes.c_void_p(address), *map(ctypes.c_uint, grid), pointers)
+        assert wrong is None, wrong.decode()
+
+
+def _parameter(value: Any) -> Any:
+    value = value[0] if isinstance(value, tuple) else value
+    if isinstance(value, torch.Tensor):
+        value = value.data_ptr()
+    if not isinstance(value, bytes):
+        value = ((value or 0) % 2**64).to_bytes(8, "little")
+    return ctypes.create_string_buffer(value, len(value))

@@ -1,5 +1,5 @@
-"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops, CPU ops for the mutants, and the sanitizers'
-programs.
+"""Compiles pieces of csrc/ for the tests: the emulated CUDA ops, nvcc's PTX of the kernels, CPU ops for the
+mutants, and the sanitizers' programs.
 
 Every object file is kept under build/tests by the hash of what it is made from (the source, the headers it
 includes, the flags), so that a second run costs nothing, two pytest workers do not compile the same thing
@@ -9,19 +9,27 @@ twice, and a planted fault costs one file.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import hashlib
 import os
 import re
+import runpy
 import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import filelock
 import torch
 
+from tests.ptx.translate import translated
+
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 EMU = ROOT / "tests" / "emu"
+PTX = ROOT / "tests" / "ptx"
 CACHE = Path(os.environ.get("CFOL_TEST_CACHE", ROOT / "build" / "tests"))
 FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 # The address and the undefined-behaviour sanitizer work together in one program; the thread sanitizer works
@@ -30,6 +38,8 @@ SANITIZERS = ("thread", "address,undefined")
 # So few that the tests' arrays take the kernels' loops more than once around; more than the tests of their
 # grids ask for.
 FEW_BLOCKS = "-DCFOL_MOST_BLOCKS=5"
+# Two generators of code: from sm_100 on nvcc has another, and every line differs.
+PTX_ARCHITECTURES = ("sm_80", "sm_100")
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020d000000000000"
 
 
@@ -49,7 +59,7 @@ def project_files(source: Path) -> list[Path]:
             continue
         found.append(path)
         for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', path.read_text(), re.MULTILINE):
-            candidates = [path.parent / name, CSRC / name, EMU / name]
+            candidates = [path.parent / name, CSRC / name, EMU / name, PTX / name]
             waiting += [c.resolve() for c in candidates if c.exists()][:1]
     return sorted(found)
 
@@ -110,6 +120,64 @@ def cpu_ops() -> Path:
     )
 
 
+@functools.cache
+def setup_script() -> dict[str, Any]:
+    """What setup.py defines: which nvcc is taken, and with which flags."""
+    with mock.patch("setuptools.setup"):
+        return runpy.run_path(str(ROOT / "setup.py"))
+
+
+def has_nvcc() -> bool:
+    return os.environ.get("CFOL_CUDA") != "0" and setup_script()["find_nvcc"]() is not None
+
+
+def ptx_of(source: Path, architecture: str) -> str:
+    """What nvcc makes of a .cu file for an architecture ("sm_80"), with the flags of the build."""
+    build_script = setup_script()
+    nvcc = build_script["find_nvcc"]()
+    flags = [flag for flag in build_script["NVCC_FLAGS"] if not flag.startswith(("-Xptxas", "-Xcompiler"))]
+    contents = [part for path in project_files(source) for part in (path.name.encode(), path.read_bytes())]
+    version = run([nvcc, "--version"]).stdout
+    key = digest_of(version.encode(), " ".join(flags).encode(), architecture.encode(), *contents)
+    target = CACHE / f"{source.stem}-{architecture}-{key}.ptx"
+    with filelock.FileLock(f"{target}.lock"):
+        if not target.exists():
+            run([nvcc, *flags, f"-arch={architecture}", "-ptx", "-o", f"{target}.tmp", str(source)])
+            os.replace(f"{target}.tmp", target)
+    return target.read_text()
+
+
+def translated_ptx(source: Path, architecture: str) -> Path:
+    """The C++ of a kernel's PTX, in a file that is named by its content."""
+    text = translated(ptx_of(source, architecture))
+    target = CACHE / f"{source.stem}-{architecture}-{digest_of(text.encode())}.cpp"
+    if not target.exists():
+        with tempfile.NamedTemporaryFile("w", dir=CACHE, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, target)
+    return target
+
+
+def ptx_kernels(architecture: str) -> Path:
+    """The PTX of every kernel for an architecture, as a library that runs on the stand-in."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    sources = sorted(CSRC.glob("cuda/*.cu"))
+    setup_script()  # before the threads, each of which would read it
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        written = list(pool.map(lambda source: translated_ptx(source, architecture), sources))
+    # Registers that are set and not read, and addresses that are read as other types, are what PTX is like.
+    flags = [
+        "-O1",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fno-strict-aliasing",
+        "-Wno-all",
+        f"-I{PTX}",
+        f"-I{EMU}",
+    ]
+    return build(f"{architecture}.so", [*written, PTX / "library.cpp"], flags, ["-shared"])
+
+
 def device_choice() -> Path:
     """The program of tests/emu that tells on which device and stream an op runs."""
     compiling, _ = _torch_flags()
@@ -133,6 +201,9 @@ def everything() -> None:
     emulated_ops()
     cpu_ops()
     device_choice()
+    if has_nvcc():
+        for architecture in PTX_ARCHITECTURES:
+            ptx_kernels(architecture)
     for sanitizer in SANITIZERS:
         for side in ("cpu", "cuda"):
             sanitizer_program(sanitizer, side)

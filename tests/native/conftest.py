@@ -1,5 +1,5 @@
-"""Fixtures for the native ops: each op runs on the CPU, as emulated CUDA under several schedules, and on a
-GPU, through one helper.
+"""Fixtures for the native ops: each op runs on the CPU, as emulated CUDA under several schedules, as nvcc's
+PTX of two architectures, and on a GPU, through one helper.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.native.backends import SCHEDULES, Backend, Moved, load_emulated
+from tests.native import building
+from tests.native.backends import SCHEDULES, Backend, Moved, load_emulated, load_ptx
 
 # name -> (device, how the op is called there)
 DEVICES = {
@@ -21,21 +22,37 @@ DEVICES = {
     "cuda-second": ("cuda:1", "plain"),
 }
 ON_DEVICES = [pytest.param(name, marks=pytest.mark.gpu) for name in DEVICES]
-# "emulated" or "cpu": that side alone. A mutant of a CUDA kernel needs no run on the CPU, and an older
-# processor no CUDA.
+# "cpu", "emulated" or "ptx": that side alone, of which the second has the third. A mutant of a CUDA kernel
+# needs no run on the CPU, and an older processor no CUDA.
 ONLY = os.environ.get("CFOL_NATIVE_SIDE", "")
-CPU = [] if ONLY == "emulated" else ["cpu"]
+CPU = [] if ONLY in ("emulated", "ptx") else ["cpu"]
 # Two orders of the threads find most of what four find: the others are for `make test`.
 ORDERS: list[Any] = [
     pytest.param(name, marks=pytest.mark.slow if name in ("down", "random-2") else ()) for name in SCHEDULES
 ]
 MOVED: list[Any] = [pytest.param("moved", marks=pytest.mark.slow)]
-CUDA = [] if ONLY == "cpu" else [*ORDERS, *([] if ONLY else MOVED), *ON_DEVICES]
+# name -> (architecture, the order of its threads)
+PTX = {"ptx-sm_80": ("sm_80", "random-1"), "ptx-sm_100": ("sm_100", "down")}
+ON_PTX = [pytest.param(name, marks=pytest.mark.nvcc) for name in PTX]
+CUDA = {
+    "cpu": [],
+    "emulated": [*ORDERS, *ON_PTX],
+    "ptx": ON_PTX,
+    "": [*ORDERS, *ON_PTX, *MOVED, *ON_DEVICES],
+}[ONLY]
 
 
 @pytest.fixture(scope="session")
 def emulated_library() -> ctypes.CDLL:
     return load_emulated()
+
+
+@pytest.fixture(scope="session")
+def ptx_libraries(emulated_library: ctypes.CDLL) -> dict[str, ctypes.CDLL]:
+    """The code that nvcc made of the kernels, by architecture, on the stand-in."""
+    if not building.has_nvcc():
+        pytest.skip("needs nvcc: `make test` installs it")
+    return {name: load_ptx(emulated_library, name) for name in building.PTX_ARCHITECTURES}
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +78,11 @@ def backend_of(name: str, request: pytest.FixtureRequest) -> Backend:
     library = request.getfixturevalue("emulated_library")
     if name == "moved":
         return Moved(name, torch.ops.cfol_fast_emulated, "cpu", library=library)
+    if name in PTX:
+        request.getfixturevalue("ptx_libraries")
+        architecture, order = PTX[name]
+        code = 1 + building.PTX_ARCHITECTURES.index(architecture)
+        return Backend(name, torch.ops.cfol_fast_emulated, library, SCHEDULES[order], code)
     return Backend(name, torch.ops.cfol_fast_emulated, library, SCHEDULES[name])
 
 
