@@ -94,6 +94,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--offsets",
+        action="store_true",
+        help=(
+            "when done, fit class offsets on the hold-out: the run then has plain and adjusted figures (see"
+            " cfol-fast offsets)"
+        ),
+    )
+    parser.add_argument(
         "--export", metavar="FILE", help="when done, the same as cfol-fast export RUN --out FILE"
     )
     parser.add_argument(
@@ -146,6 +154,12 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
     from cfol_fast.runs.run_folder import check_output
     from cfol_fast.training.loop import train
 
+    callbacks = []
+    if args.offsets:
+        from cfol_fast.training.offsets import TakesOffsets, check_holdout, fit_offsets
+
+        check_holdout(config, "--offsets: the run")
+        callbacks.append(TakesOffsets())
     to = SUFFIXES.get(Path(args.export or "").suffix, "torch")
     if args.export:
         # Found at the end it would cost the whole run's time.
@@ -161,9 +175,18 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
         quiet=args.quiet,
         log=args.log,
         patience=args.patience,
+        callbacks=callbacks,
     )
     if not ranks.is_first:
         return 0
+    if args.offsets:
+        from cfol_fast.progress import printed
+
+        with printed(args.quiet):
+            fit = fit_offsets(result.folder, device=config.device, model_name=config.model.name)
+        for name, title in (("before", "plain"), ("adjusted", "with class offsets")):
+            found = fit.test[name]["robust"]
+            print(f"test, {title}: robust {found['average']:.1%}, worst class {found['worst']:.1%}")
     if args.export:
         print(f"weights: {export(result.folder, args.export, to, config.model.name).file}")
     print(f"run: {result.folder}")

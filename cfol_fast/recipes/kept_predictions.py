@@ -20,7 +20,7 @@ from typing import Any
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.runs import predictions
+from cfol_fast.runs import offset_file, predictions
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.json_files import check_shape, parse_object, read_object
 from cfol_fast.runs.records import read_finished
@@ -84,7 +84,8 @@ def _lists_of(folder: Path) -> Iterator[dict[str, Any]]:
         tree = read_object(folder / predictions.FILE, predictions.SHAPE)
         for name, kept in tree["checkpoints"].items():
             yield {"of": name, "images": tree["images"], "labels": tree["labels"], **kept}
-    made = [("offsets", read_object(folder / OFFSETS)["test"])] if (folder / OFFSETS).exists() else []
+    fitted = offset_file.has_rules(folder)
+    made = [("offsets", read_object(folder / OFFSETS)["test"])] if fitted else []
     evaluations = [read_object(path) for path in sorted(folder.glob("eval-*.json"))]
     made += [(str(one["attack"]["kind"]), one) for one in evaluations if "attack" in one]
     for name, found in made:

@@ -23,8 +23,9 @@ from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import why_no_cuda
 from cfol_fast.progress import printed
 from cfol_fast.recipes.planning import Job
+from cfol_fast.runs import offset_file
 from cfol_fast.runs.config import TrainConfig, to_dict
-from cfol_fast.runs.run_folder import OFFSETS, RESULT
+from cfol_fast.runs.run_folder import RESULT
 from cfol_fast.training import train
 from cfol_fast.training.offsets import fit_offsets
 from cfol_fast.training.signals import StopRequest
@@ -81,7 +82,7 @@ def run_all(
 
 
 def _done(folder: Path, offsets: bool) -> bool:
-    return (folder / RESULT).exists() and (not offsets or (folder / OFFSETS).exists())
+    return (folder / RESULT).exists() and (not offsets or offset_file.has_rules(folder))
 
 
 def carry_out(job: Job, out: Path, force: bool = False, quiet: bool = False, offsets: bool = False) -> None:

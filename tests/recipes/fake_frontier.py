@@ -13,6 +13,7 @@ from cfol_fast.recipes.frontier import facts, plan
 from cfol_fast.recipes.planning import Job
 from cfol_fast.runs import predictions
 from cfol_fast.runs.accuracy import Accuracy
+from cfol_fast.runs.offset_file import RULE
 from tests.recipes.fake_runs import CLASSES, write_run
 
 IMAGES = 100
@@ -49,7 +50,7 @@ def write(job: Job, out: Path, worst: int, others: int) -> None:
     (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     kept = {"labels": predictions.pack(LABELS), "examples": len(LABELS)}
     kept["predicted"] = {kind: predictions.pack(found) for kind, found in rules.items()}
-    (folder / "offsets.json").write_text(json.dumps({"test": {**both, **kept}}))
+    (folder / "offsets.json").write_text(json.dumps({"rule": RULE, "test": {**both, **kept}}))
 
 
 def attack(job: Job, out: Path, right: Sequence[int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cfol_fast.recipes.frontier.plan import CFOL, ERM, Table
 from cfol_fast.recipes.frontier.plan import command as plan_command
 from cfol_fast.recipes.planning import Job
 from cfol_fast.recipes.table import read_result
+from cfol_fast.runs import offset_file
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.comparisons import judge, paired
 from cfol_fast.runs.config import TrainConfig
@@ -45,7 +46,7 @@ def of_run(folder: Path) -> dict[str, dict[str, Accuracy]]:
     """
     result = read_finished(folder)
     found = dict(result["checkpoints"])
-    if (folder / OFFSETS).exists():
+    if offset_file.has_rules(folder):
         found[OFFSETS_RULE] = read_object(folder / OFFSETS)["test"]
     return {
         name: {kind: Accuracy.from_json(kept[kind], f"{folder}: {name}.{kind}") for kind in KINDS}

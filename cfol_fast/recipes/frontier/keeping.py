@@ -12,6 +12,7 @@ from pathlib import Path
 from cfol_fast.recipes import kept_runs, runner
 from cfol_fast.recipes.frontier.plan import Place
 from cfol_fast.recipes.planning import Job
+from cfol_fast.runs import offset_file
 from cfol_fast.runs.run_folder import GALLERY, OFFSETS
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Noting(Carrier):
         more = tuple(name for name, needed in wanted if needed)
         for job in jobs:
             folder = job.folder(self.out)
-            if job.finished(self.out) and (not offsets or (folder / OFFSETS).exists()):
+            if job.finished(self.out) and (not offsets or offset_file.has_rules(folder)):
                 self.noted[job.name] = kept_runs.of_folder(folder, more)
 
     def write(self, file: Path) -> int:

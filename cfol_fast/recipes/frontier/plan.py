@@ -26,7 +26,7 @@ from cfol_fast.recipes.recipe import build
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.open_settings import merged
 from cfol_fast.runs.toml_files import read_toml
-from cfol_fast.training.offsets import ROUNDS
+from cfol_fast.training.offset_path import ROUNDS
 
 FILE = Path(__file__).with_name("rows.toml")
 # A setting that becomes a level for each class, between two numbers, by ERM's accuracy on the hold-out.
