@@ -2,10 +2,9 @@
 tensors.
 
 `fingerprint` is compared at every attack. It holds the types of all modules, their attributes with the
-contents of containers, hooks, which tensors are one and the same, functions with their closures, and what the
-forward passes name: methods, globals, constants of a class, fields of a settings object. `Named` says which
-names these are; it is found once, when a model is traced. `Memory` puts the same state back after a pass that
-must leave no trace.
+contents of containers, hooks, which tensors are one and the same, functions with their closures, what the
+forward passes name (`names`): methods, globals, constants of a class, fields of a settings object, and what
+they can depend on outside of the model (`surroundings`).
 
 Nothing in a fingerprint keeps the model alive: objects stand in it by weak reference, and tensors by the
 order in which they are met.
@@ -15,34 +14,37 @@ from __future__ import annotations
 
 import argparse
 import collections
+import collections.abc
 import contextvars
 import dataclasses
-import dis
 import enum
 import functools
+import io
+import logging
+import operator
 import random
 import sys
 import types
 import weakref
 from array import array as Array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as _of_torch
+
+from cfol_fast.attacks.names import ABSENT, Met, Named, Reader, asked, is_of_others, words_in
+from cfol_fast.attacks.surroundings import GLOBAL_HOOKS, USED, modes
+
+if TYPE_CHECKING:
+    from cfol_fast.attacks.memory import Memory
 
 Fingerprint = tuple[Hashable, ...]
 # A model with more than this is not compared but run as it is: a second to look at it would be lost at every
 # attack.
 MOST = 200_000
-# What stands for a value that is not there.
-_ABSENT, _AGAIN = object(), object()
-# Methods through which torch itself calls a module, whatever a forward pass names.
-SPECIAL = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "_conv_forward")
+_AGAIN = object()
 _HOOKS = frozenset(
     [
         "_forward_hooks",
@@ -66,22 +68,6 @@ _SKIPPED = frozenset(
         "call_super_init",
     ]
 )
-GLOBAL_HOOKS: tuple[dict[int, Any], ...] = tuple(
-    found
-    for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    if isinstance(found := getattr(_of_torch, f"_global_{name}", None), dict)
-)
-# The functions that the fast network has in place of torch's layers; somebody may replace those of torch.
-_USED = tuple(
-    (vars(owner), name)
-    for owner, names in (
-        (F, ("relu", "conv2d", "batch_norm", "linear")),
-        (torch, ("relu", "relu_", "flatten", "add")),
-        (nn.Module, ("__call__", "_call_impl", "_wrapped_call_impl")),
-    )
-    for name in names
-)
-_ORIGINAL = tuple(place[name] for place, name in _USED)
 # Compared by value. 1, 1.0 and True are equal in Python and not to a forward pass, so the type of all but the
 # first stands beside them.
 _BARE = frozenset((int, str, type(None)))
@@ -91,16 +77,20 @@ _TYPED = frozenset((bool, float, complex, bytes, range, type(...), type(NotImple
     torch.memory_format,
     torch.layout,
 }
-_OF_OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "builtins"}
-
-
 # A function that names one of these reads all attributes of an object. Settings alone are then compared
 # whole: others may be anything.
-_READ_ALL = frozenset(("vars", "__dict__", "asdict"))
+_READ_ALL = frozenset(("asdict", "astuple", "fields"))
+
+
+# Objects of Python's library that go their own way: what is in them changes nothing that is computed.
+_OWN_AFFAIR = (logging.Logger, logging.Handler, io.IOBase)
 
 
 class TooMuch(Exception):
-    """The state of the model is larger than what can be compared at every attack."""
+    """The state of the model cannot be compared at every attack; says why, in words."""
+
+    def __init__(self, reason: str = "its Python state is too large to be compared at every attack") -> None:
+        super().__init__(reason)
 
 
 class _Is:
@@ -118,14 +108,6 @@ class _Is:
         return id(self.it)
 
 
-def _asked(value: Any, name: str) -> Any:
-    """The attribute, or what stands for none; the code of a user's own that answers may raise anything."""
-    try:
-        return getattr(value, name, _ABSENT)
-    except Exception:
-        return _ABSENT
-
-
 def _same(it: Any) -> Hashable:
     """Equal for this very object alone; it is not kept alive where that can be helped."""
     try:
@@ -136,36 +118,18 @@ def _same(it: Any) -> Hashable:
         return _Is(it)
 
 
-@dataclass(frozen=True)
-class Named:
-    """What the functions of a model name: `names` of attributes, and `places`, (a namespace or a class, a
-    name), of globals and methods.
-    """
-
-    names: frozenset[str] = frozenset()
-    places: tuple[tuple[Any, str], ...] = ()
-
-
-def replaced() -> str | None:
-    """A function of torch's that the fast network stands in for, and that somebody has replaced."""
-    for (place, name), original in zip(_USED, _ORIGINAL, strict=True):
-        if place.get(name) is not original:
-            return name
-    return None
-
-
 def fingerprint(model: nn.Module, functions: Named | None = None) -> Fingerprint:
     """Equal for two moments between which nothing has changed that the forward pass can see, tensors' numbers
     aside.
 
     functions: what the model's functions name, if that is known; else it is found first, which takes longer.
     """
-    walk = _Walk(functions or named(model))
+    walk = Walk(functions or named(model))
     walk.all(model)
     return tuple(walk.out)
 
 
-class _Walk:
+class Walk:
     """One pass over the state. memory: collects what is met, to be put back. types, functions: collect what
     is met, to be read.
     """
@@ -173,10 +137,9 @@ class _Walk:
     def __init__(self, functions: Named, memory: Memory | None = None, collect: bool = False) -> None:
         self.out: list[Any] = []
         self.functions, self.memory = functions, memory
-        self._names = functions.names
+        self._names, self._everything = functions.names, functions.everything
         self._seen: dict[int, int] = {}
-        self.types: set[type] | None = set() if collect else None
-        self.met: list[types.FunctionType] = []
+        self.met = Met() if collect else None
 
     def all(self, model: nn.Module) -> None:
         out = self.out
@@ -184,9 +147,15 @@ class _Walk:
             self.module(model)
             for owner, name in self.functions.places:
                 out.append(name)
-                self.value(owner.get(name, _ABSENT))
-            for place, name in _USED:
-                self.value(place[name])
+                value = owner.get(name, ABSENT)
+                self.value(value)
+                if self.met is not None:
+                    self._texts((value,))
+            for owner, name in USED:
+                self.value(getattr(owner, name))
+            for answer in self.functions.asked:
+                self.value(answer())
+            out.extend(modes())
             for hooks in GLOBAL_HOOKS:
                 if hooks:
                     out.append("global hooks")
@@ -203,9 +172,11 @@ class _Walk:
         seen[id(module)] = len(seen)
         kind = type(module)
         out.append(weakref.ref(kind))
-        if self.types is not None:
-            self.types.add(kind)
+        if self.met is not None:
+            self.met.types.add(kind)
         attributes = module.__dict__
+        if self.met is not None:
+            self._texts(attributes.values())
         if self.memory is not None:
             self.memory.keep(attributes)
         for name, value in attributes.items():
@@ -260,8 +231,14 @@ class _Walk:
     def values(self, values: Iterable[Any]) -> None:
         for value in values:
             self.value(value)
+            if self.met is not None:
+                self._texts((value,))
         if len(self.out) > MOST:
             raise TooMuch
+
+    def _texts(self, values: Iterable[Any]) -> None:
+        assert self.met is not None
+        self.met.words.update(value for value in values if type(value) is str)
 
     def _first(self, value: object) -> bool:
         """Whether this one is met for the first time; it is noted."""
@@ -292,18 +269,25 @@ class _Walk:
             self.out += (type(value), len(value))
             if self.memory is not None:
                 self.memory.keep(value)
+            if self.met is not None:
+                self._texts((*value.keys(), *value.values()))
             for key, one in value.items():
                 self.value(key)
                 self.value(one)
             if len(self.out) > MOST:
                 raise TooMuch
 
+    def _view(self, view: Iterable[Any]) -> None:
+        """Of a dict that nobody else may hold: its keys, values or items, as they are now."""
+        self.out.append(type(view))
+        self.values(view)
+
     def _function(self, function: types.FunctionType) -> None:
         if not self._first(function):
             return
         self.out += (weakref.ref(function), function.__code__)
-        if self.types is not None:
-            self.met.append(function)
+        if self.met is not None:
+            self.met.functions.append(function)
         for parts in (function.__defaults__, function.__kwdefaults__, function.__dict__):
             if parts:
                 self.value(parts)
@@ -311,7 +295,7 @@ class _Walk:
             try:
                 inside = cell.cell_contents
             except ValueError:
-                inside = _ABSENT
+                inside = ABSENT
             if self.memory is not None:
                 self.memory.cell(cell, inside)
             self.value(inside)
@@ -346,10 +330,24 @@ class _Walk:
 
     def _context(self, variable: contextvars.ContextVar[Any]) -> None:
         self.out.append(_same(variable))
-        self.value(variable.get(_ABSENT))
+        self.value(variable.get(ABSENT))
 
     def _bytes(self, value: Any) -> None:
         self.out += (type(value), bytes(value))
+
+    def _cache(self, function: Any) -> None:
+        """A function that remembers its results: they may be forgotten."""
+        info = function.cache_info()
+        self.out += (_same(function), info.currsize, info.misses if info.maxsize != 0 else 0)
+        self.value(function.__wrapped__)
+
+    def _getter(self, getter: Any) -> None:
+        """`attrgetter`, `itemgetter` and `methodcaller`: what they name."""
+        self.out.append(_same(getter))
+        if self.met is not None:
+            self.met.getters.update(
+                *(words_in(word) for word in getter.__reduce__()[1] if isinstance(word, str))
+            )
 
     def _slice(self, value: slice) -> None:
         self.out.append(slice)
@@ -361,9 +359,9 @@ class _Walk:
             self.memory.generator(generator.getstate, generator.setstate)
 
     def _torch_random(self, generator: torch.Generator) -> None:
-        self.out += (_same(generator), _in_bytes(generator.get_state()))
+        self.out += (_same(generator), in_bytes(generator.get_state()))
         if self.memory is not None:
-            self.memory.generator(generator.get_state, generator.set_state, _in_bytes)
+            self.memory.generator(generator.get_state, generator.set_state, in_bytes)
 
     def _other(self, value: Any, name: str | None) -> None:
         """What is of no type that is known by itself: a module, a kind of container or number, an object of
@@ -375,12 +373,16 @@ class _Walk:
             self._tensor(value)
         elif isinstance(value, type):
             self.out.append(weakref.ref(value))
-            if self.types is not None:
-                self.types.add(value)
+            if self.met is not None:
+                self.met.built.add(value)
+                # A class has its properties from its own class.
+                self.met.types |= {value, type(value)}
         elif isinstance(value, enum.Enum):
             self.out.append(_same(value))
         elif isinstance(value, random.Random):
             self._random(value)
+        elif _is_of_ctypes(value):
+            self.out += (type(value), bytes(value))
         # The type is asked: an object whose `__getattr__` looks into a dict answers a strange name with
         # KeyError.
         elif hasattr(type(value), "tobytes") and hasattr(type(value), "dtype"):
@@ -411,28 +413,34 @@ class _Walk:
                 next(base.__repr__(value) for base in (int, float, str, bytes) if isinstance(value, base))
             )
         # An attribute that nobody names may be anything, a whole training loop for example.
-        elif name is not None and name not in self._names:
+        elif name is not None and name not in self._names and not self._everything:
             return
-        if self.types is not None:
-            self.types.add(kind)
-        attributes = _asked(value, "__dict__")
+        elif isinstance(value, collections.abc.Iterator) and not hasattr(value, "__dict__"):
+            raise TooMuch(f"it holds a {kind.__name__}, whose state cannot be read")
+        if self.met is not None:
+            self.met.types.add(kind)
+        attributes = asked(value, "__dict__")
         if isinstance(attributes, dict):
             if self.memory is not None:
                 self.memory.keep(attributes)
             # Where an attribute is found by code, its name says nothing.
             named = self._names
-            if _finds_attributes(kind) or (_READ_ALL & named and _is_settings(kind)):
-                named = frozenset(attributes)
+            whole = (
+                self._everything
+                or _finds_attributes(kind)
+                or (is_of_others(kind.__module__) and not isinstance(value, _OWN_AFFAIR))
+                or (_READ_ALL & named and _is_settings(kind))
+            )
             for key, one in attributes.items():
-                if key in named:
+                if whole or key in named:
                     self.out.append(key)
                     self.value(one)
         for slot in _slots(kind):
             self.out.append(slot)
-            self.value(_asked(value, slot))
+            self.value(asked(value, slot))
         # numpy's generators.
         bits: Any = next(
-            (_asked(value, name) for name in ("bit_generator", "_bit_generator") if hasattr(kind, name)), None
+            (asked(value, name) for name in ("bit_generator", "_bit_generator") if hasattr(kind, name)), None
         )
         if hasattr(type(bits), "state"):
             self.out.append(repr(bits.state))
@@ -442,34 +450,43 @@ class _Walk:
             raise TooMuch
 
 
-_HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
-    list: _Walk._sequence,
-    tuple: _Walk._sequence,
-    collections.deque: _Walk._sequence,
-    set: _Walk._set,
-    frozenset: _Walk._set,
-    dict: _Walk._mapping,
-    collections.OrderedDict: _Walk._mapping,
-    types.FunctionType: _Walk._function,
-    types.MethodType: _Walk._method,
-    functools.partial: _Walk._partial,
-    property: _Walk._descriptor,
-    staticmethod: _Walk._descriptor,
-    classmethod: _Walk._descriptor,
-    functools.cached_property: _Walk._descriptor,
-    Tensor: _Walk._tensor,
-    nn.Parameter: _Walk._tensor,
-    slice: _Walk._slice,
-    weakref.ref: _Walk._weak,
-    contextvars.ContextVar: _Walk._context,
-    bytearray: _Walk._bytes,
-    Array: _Walk._bytes,
-    random.Random: _Walk._random,
-    torch.Generator: _Walk._torch_random,
-    types.BuiltinFunctionType: _Walk._identity,
-    types.ModuleType: _Walk._identity,
-    types.CodeType: _Walk._identity,
-    object: _Walk._identity,
+_HANDLERS: dict[type, Callable[[Walk, Any], None]] = {
+    list: Walk._sequence,
+    tuple: Walk._sequence,
+    collections.deque: Walk._sequence,
+    set: Walk._set,
+    frozenset: Walk._set,
+    dict: Walk._mapping,
+    collections.OrderedDict: Walk._mapping,
+    types.FunctionType: Walk._function,
+    types.MethodType: Walk._method,
+    functools.partial: Walk._partial,
+    property: Walk._descriptor,
+    staticmethod: Walk._descriptor,
+    classmethod: Walk._descriptor,
+    functools.cached_property: Walk._descriptor,
+    Tensor: Walk._tensor,
+    nn.Parameter: Walk._tensor,
+    slice: Walk._slice,
+    weakref.ref: Walk._weak,
+    contextvars.ContextVar: Walk._context,
+    bytearray: Walk._bytes,
+    Array: Walk._bytes,
+    random.Random: Walk._random,
+    torch.Generator: Walk._torch_random,
+    types.BuiltinFunctionType: Walk._identity,
+    types.ModuleType: Walk._identity,
+    types.CodeType: Walk._identity,
+    object: Walk._identity,
+    types.MappingProxyType: Walk._mapping,
+    type({}.keys()): Walk._view,
+    type({}.values()): Walk._view,
+    type({}.items()): Walk._view,
+    type(functools.cache(repr)): Walk._cache,
+    operator.attrgetter: Walk._getter,
+    operator.itemgetter: Walk._getter,
+    operator.methodcaller: Walk._getter,
+    memoryview: Walk._bytes,
 }
 
 
@@ -489,245 +506,29 @@ def _finds_attributes(kind: type) -> bool:
     return any("__getattr__" in vars(base) or "__getitem__" in vars(base) for base in kind.__mro__[:-1])
 
 
+def _is_of_ctypes(value: Any) -> bool:
+    ctypes = sys.modules.get("ctypes")
+    kinds = ctypes and (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
+    return bool(kinds) and isinstance(value, kinds)
+
+
 def _is_settings(kind: type) -> bool:
     return issubclass(kind, (types.SimpleNamespace, argparse.Namespace)) or dataclasses.is_dataclass(kind)
 
 
-# ------------------------------------------------------------------------------------------------ what
-# functions name
-
-
 def named(model: nn.Module) -> Named:
-    """What the forward passes of the model, and what they call, name.
-
-    Torch's own functions and Python's are taken as they are.
-    """
-    found = _Names()
+    """What the forward passes of the model, and what they call, name."""
+    reader = Reader()
     while True:
-        known = Named(frozenset(found.names), tuple(found.places.values()))
-        walk = _Walk(known, collect=True)
+        known = reader.found()
+        if known.refused is not None:
+            raise TooMuch(known.refused)
+        walk = Walk(known, collect=True)
         walk.all(model)
-        assert walk.types is not None
-        if not found.read(walk.types, walk.met):
+        assert walk.met is not None
+        if not reader.read(walk.met):
             return known
 
 
-class _Names:
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        # By the identity of the namespace or class, and the name.
-        self.places: dict[tuple[int, str], tuple[Any, str]] = {}
-        self._read: set[types.FunctionType] = set()
-
-    def read(self, kinds: Iterable[type], functions: Iterable[types.FunctionType]) -> bool:
-        """Reads all functions that these types and functions lead to; False if there was nothing new."""
-        before = len(self.names), len(self.places), len(self._read)
-        todo = list(functions)
-        for kind in kinds:
-            todo += self._methods(kind)
-        while todo:
-            function = todo.pop()
-            if function not in self._read and not _is_of_others(function.__module__):
-                self._read.add(function)
-                todo += self._globals(function)
-        return (len(self.names), len(self.places), len(self._read)) != before
-
-    def _methods(self, kind: type) -> Iterator[types.FunctionType]:
-        """Of the names that are asked for, those that a class has, or a base of it."""
-        for name in (*SPECIAL, *self.names):
-            bases = [
-                base for base in kind.__mro__[:-1] if name in SPECIAL or not _is_of_others(base.__module__)
-            ]
-            holds = [name in vars(base) for base in bases]
-            if True not in holds:
-                continue
-            # A class before the one that has it may be given one of its own, and `super()` leads to those
-            # behind it.
-            last = len(holds) - holds[::-1].index(True)
-            for base, has in zip(bases[:last], holds, strict=False):
-                self._note(base, name)
-                if has:
-                    yield from _functions(vars(base)[name])
-
-    def _globals(self, function: types.FunctionType) -> Iterator[types.FunctionType]:
-        names = _names_of(function.__code__)
-        self.names |= names
-        imported = [_imported(name, function.__globals__) for name in names]
-        todo: list[Any] = [function.__globals__, *(vars(module) for module in imported if module is not None)]
-        seen = set()
-        while todo:
-            namespace = todo.pop()
-            if id(namespace) in seen:
-                continue
-            seen.add(id(namespace))
-            for name in names & namespace.keys():
-                value = namespace[name]
-                self._note(namespace, name)
-                if isinstance(value, types.ModuleType):
-                    todo.append(vars(value))
-                yield from _functions(value)
-
-    def _note(self, owner: Any, name: str) -> None:
-        if (id(owner), name) not in self.places:
-            self.places[id(owner), name] = vars(owner) if isinstance(owner, type) else owner, name
-
-
-def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """The Python functions in what a class or a module holds under a name."""
-    for one in (
-        value,
-        *(_asked(value, name) for name in ("fget", "fset", "__func__", "func", "__wrapped__")),
-    ):
-        if isinstance(one, types.FunctionType):
-            yield one
-
-
-def _names_of(code: types.CodeType) -> frozenset[str]:
-    """Names and words in a function and the functions inside of it; `getattr(self, "scale")` names by
-    a word.
-    """
-    inside = [_names_of(const) for const in code.co_consts if isinstance(const, types.CodeType)]
-    words = [const for const in code.co_consts if isinstance(const, str) and const.isidentifier()]
-    # `getattr(config, f"gain_{stage}")` may find any attribute.
-    if "getattr" in code.co_names and any(
-        step.opname == "BUILD_STRING" for step in dis.get_instructions(code)
-    ):
-        words.append("vars")
-    return frozenset(code.co_names).union(words, *inside)
-
-
-def _imported(name: str, of: dict[str, Any]) -> types.ModuleType | None:
-    """The module that a function with these globals imports by this name, perhaps relative to its own
-    package.
-    """
-    for path in (name, f"{of.get('__package__')}.{name}"):
-        if not _is_of_others(path) and isinstance(module := sys.modules.get(path), types.ModuleType):
-            return module
-    return None
-
-
-def _is_of_others(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _OF_OTHERS
-
-
-# ------------------------------------------------------------------------------------------------ leaving no
-# trace
-
-
-class Memory:
-    """The state of a model and of all random generators, as they were, for a pass that must leave no trace.
-
-    tensors: also the numbers of the tensors that are no parameters.
-    """
-
-    def __init__(
-        self, model: nn.Module, functions: Named, tensors: bool, device: torch.device | None = None
-    ) -> None:
-        self._containers: list[tuple[Any, Any]] = []
-        self._cells: list[tuple[Any, Any]] = []
-        self._places: list[tuple[Any, str, Any]] = []
-        self._arrays: list[tuple[Any, Any]] = []
-        self._generators: list[tuple[Callable[..., Any], ...]] = []
-        self._clones: dict[int, tuple[Tensor, Tensor]] | None = {} if tensors else None
-        self.generator(random.getstate, random.setstate)
-        if "numpy" in sys.modules:
-            from numpy import random as of_numpy
-
-            self.generator(
-                of_numpy.get_state, of_numpy.set_state, lambda state: (state[1].tobytes(), *state[2:])
-            )
-        self.generator(torch.get_rng_state, torch.set_rng_state, _in_bytes)
-        if device is not None and device.type == "cuda":
-            get, put = torch.cuda.get_rng_state, torch.cuda.set_rng_state
-            self.generator(partial(get, device), partial(put, device=device), _in_bytes)
-        walk = _Walk(functions, self)
-        walk.all(model)
-        for owner, name in functions.places:
-            if isinstance(owner, dict):
-                self._places.append((owner, name, owner.get(name, _ABSENT)))
-
-    # Called by the walk.
-
-    def keep(self, container: Any) -> None:
-        if isinstance(container, dict):
-            self._containers.append((container, dict(container)))
-        elif isinstance(container, (list, set, collections.deque)):
-            self._containers.append((container, list(container)))
-
-    def cell(self, cell: Any, inside: Any) -> None:
-        self._cells.append((cell, inside))
-
-    def array(self, array: Any) -> None:
-        self._arrays.append((array, array.copy()))
-
-    def tensor(self, tensor: Tensor) -> None:
-        if (
-            self._clones is not None
-            and not isinstance(tensor, nn.Parameter)
-            and id(tensor) not in self._clones
-        ):
-            self._clones[id(tensor)] = tensor, tensor.detach().clone()
-
-    def generator(
-        self,
-        get: Callable[[], Any],
-        put: Callable[[Any], Any],
-        compared: Callable[[Any], Any] = lambda state: state,
-    ) -> None:
-        self._generators.append((get, put, compared, get()))
-
-    def put_back(self) -> str | None:
-        """Everything as it was. Returns in words what the pass has done, of tensors nothing."""
-        found = None
-        for container, before in self._containers:
-            if not _is_as(container, before):
-                found = "changes its Python state"
-                container.clear()
-                if isinstance(container, (dict, set)):
-                    container.update(before)
-                else:
-                    container.extend(before)
-        for cell, before in self._cells:
-            try:
-                now = cell.cell_contents
-            except ValueError:
-                now = _ABSENT
-            if now is not before:
-                found = "changes its Python state"
-                cell.cell_contents = before
-        for owner, name, before in self._places:
-            if owner.get(name, _ABSENT) is not before:
-                found = "changes its Python state"
-                if before is _ABSENT:
-                    del owner[name]
-                else:
-                    owner[name] = before
-        for array, before in self._arrays:
-            if array.tobytes() != before.tobytes():
-                found = "changes its Python state"
-                array[...] = before
-        for get, put, compared, before in self._generators:
-            if compared(get()) != compared(before):
-                found = found or "draws random numbers"
-                put(before)
-        if self._clones:
-            pairs = self._clones.values()
-            with torch.no_grad():
-                for tensor, clone in pairs:
-                    if tensor.shape == clone.shape:
-                        # `data` has a version counter of its own: a graph that the user still holds stays
-                        # whole.
-                        tensor.data.copy_(clone)
-        return found
-
-
-def _in_bytes(state: Tensor) -> bytes:
+def in_bytes(state: Tensor) -> bytes:
     return state.numpy().tobytes()
-
-
-def _is_as(container: Any, before: Any) -> bool:
-    if len(container) != len(before):
-        return False
-    if isinstance(container, dict):
-        return all(a is b and container[a] is before[b] for a, b in zip(container, before, strict=True))
-    return all(a is b for a, b in zip(container, before, strict=True))

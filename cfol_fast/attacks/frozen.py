@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from cfol_fast.attacks import heap, proof, tracing
 from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.tracing import Frozen, Plan, Record, record_for
+from cfol_fast.attacks.tracing import HOOKS, Frozen, Plan, Record, record_for
 from cfol_fast.errors import InputError
 from cfol_fast.machine import bfloat16_trouble
 from cfol_fast.ranks import Ranks
@@ -55,12 +56,25 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The network inside the wrappers that would record, reduce or compile the attack's passes."""
-    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        model = model.module
-    # torch.compile's wrapper
-    original = getattr(model, "_orig_mod", None)
-    return bare(original) if isinstance(original, nn.Module) else model
+    """The network inside the wrappers that would record, reduce or compile the attack's passes: those of
+    torch's own, on which nothing adds to what the network does.
+    """
+    inside = _inside_of(model)
+    return model if inside is None else bare(inside)
+
+
+def _inside_of(wrapper: nn.Module) -> nn.Module | None:
+    attributes = vars(wrapper)
+    if any(attributes.get(hooks) for hooks in HOOKS):
+        return None
+    if type(wrapper) in (nn.parallel.DistributedDataParallel, nn.DataParallel):
+        return None if "forward" in attributes else wrapper.module
+    # torch.compile's wrapper, which has a `forward` of its own on each instance.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and type(wrapper) is dynamo.OptimizedModule:
+        is_compiled = hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
+        return wrapper._orig_mod if is_compiled else None
+    return None
 
 
 @contextlib.contextmanager

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from cfol_fast.attacks import fingerprint as state
 from cfol_fast.attacks.choices import deciding_nothing
+from cfol_fast.attacks.memory import Memory
+from cfol_fast.attacks.names import Named
 from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.attacks.tracing import Record
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
@@ -83,12 +84,10 @@ def possible(x: Tensor) -> bool:
     return not (x.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
-def disagreement(
-    model: nn.Module, functions: state.Named, plain: Network, fast: Network, x: Tensor
-) -> str | None:
+def disagreement(model: nn.Module, functions: Named, plain: Network, fast: Network, x: Tensor) -> str | None:
     """Why the fast network is not the model, or None. Raises what the model itself raises."""
     images = _some(x.detach())
-    memory = state.Memory(model, functions, tensors=True, device=x.device)
+    memory = Memory(model, functions, tensors=True, device=x.device)
     draws = False
 
     def both(network: Network, images: Tensor) -> tuple[Tensor, Tensor] | None:

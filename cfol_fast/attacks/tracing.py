@@ -33,16 +33,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cfol_fast.attacks import fingerprint as state
-from cfol_fast.attacks import layout
+from cfol_fast.attacks import layout, surroundings
 from cfol_fast.attacks.convolution import FrozenConvolution, convolution, convolution_add_relu
 from cfol_fast.attacks.folding import StaticWeights
 from cfol_fast.attacks.linear import FrozenLinear, flat_linear
+from cfol_fast.attacks.memory import Memory
+from cfol_fast.attacks.names import SPECIAL, Named
 from cfol_fast.errors import one_line
 
 Frozen = FrozenConvolution | FrozenLinear
 Forward = Callable[[nn.Module, Sequence[Frozen], Tensor], Tensor]
 _RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Record:
     """
 
     fingerprint: state.Fingerprint
-    functions: state.Named
+    functions: Named
     plan: Plan | None
     reason: str | None
     digest: str = ""
@@ -143,7 +145,7 @@ _adopted: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKey
 _tracing = threading.RLock()
 
 
-def current_fingerprint(model: nn.Module, functions: state.Named) -> state.Fingerprint:
+def current_fingerprint(model: nn.Module, functions: Named) -> state.Fingerprint:
     return state.fingerprint(model, functions)
 
 
@@ -177,11 +179,11 @@ def _met(model: nn.Module) -> Record:
     try:
         functions = state.named(model)
         fingerprint = current_fingerprint(model, functions)
-    except state.TooMuch:
-        return Record((), state.Named(), None, "its Python state is too large to be compared at every attack")
+    except state.TooMuch as error:
+        return Record((), Named(), None, str(error))
     record = Record(fingerprint, functions, None, _why_not(model))
     if record.reason is None:
-        memory = state.Memory(model, functions, tensors=False)
+        memory = Memory(model, functions, tensors=False)
         found: Plan | str
         try:
             found = _trace(model)
@@ -235,20 +237,16 @@ def _take(record: Record, found: dict[str, Any]) -> None:
 
 def _why_not(model: nn.Module) -> str | None:
     """What a trace would lose."""
-    if any(state.GLOBAL_HOOKS):
+    if any(surroundings.GLOBAL_HOOKS):
         return "there are global hooks on modules"
     for name, module in model.named_modules():
-        if any(getattr(module, hooks) for hooks in _HOOKS):
+        if any(getattr(module, hooks) for hooks in HOOKS):
             return f"there are hooks on {name or 'the model'}"
-    if state.replaced() is not None:
-        return f"torch's {state.replaced()} was replaced"
-    if any(type(mode).__name__ != "DeviceContext" for mode in _function_modes()):
+    if surroundings.replaced() is not None:
+        return f"torch's {surroundings.replaced()} was replaced"
+    if surroundings.modes():
         return "a mode changes what torch's functions do"
     return None
-
-
-def _function_modes() -> list[Any]:
-    return [torch._C._get_function_stack_at(at) for at in range(torch._C._len_torch_function_stack())]
 
 
 class _Proxy(fx.Proxy):
@@ -515,6 +513,7 @@ def _trace(model: nn.Module) -> Plan | str:
             return "two passes of its forward pass are not the same"
         if (name := tracer.changed()) is not None:
             return f"its forward pass changes its attribute {name}"
+        _by_place(graph)
         modules = dict(model.named_modules())
         writes_to_images, minds_layout = layout.settle(graph, modules)
     except (_Untraceable, layout.DependsOnLayout) as error:
@@ -531,6 +530,14 @@ def _trace(model: nn.Module) -> Plan | str:
     exec(code.src, namespace)
     digest = hashlib.sha256(f"{code.src}{folds}{linears}".encode()).hexdigest()
     return Plan(namespace["forward"], tuple(folds), tuple(linears), writes_to_images, minds_layout, digest)
+
+
+def _by_place(graph: fx.Graph) -> None:
+    """`relu(input=h)` becomes `relu(h)`: what follows looks for the first argument in its place."""
+    for node in graph.nodes:
+        if not node.args and "input" in node.kwargs and node.op in ("call_module", "call_function"):
+            kwargs = dict(node.kwargs)
+            node.args, node.kwargs = (kwargs.pop("input"),), kwargs
 
 
 def _rewrite(graph: fx.Graph, model: nn.Module) -> tuple[list[Fold], list[str]]:
@@ -688,9 +695,7 @@ def _is(module: nn.Module | None, kind: type[nn.Module]) -> bool:
     if type(module) is not kind:
         return False
     attributes, names = vars(module), _LAYERS[kind]
-    return not any(
-        name in attributes for name in (*names, *state.SPECIAL, "extra_forward", _COMPILED)
-    ) and all(
+    return not any(name in attributes for name in (*names, *SPECIAL, "extra_forward", _COMPILED)) and all(
         getattr(kind, name) is method and _is_torchs(method)
         for name, method in zip(names, _METHODS[kind], strict=True)
     )

@@ -5,8 +5,6 @@ What is counted is counted on the device, batch by batch, and read once, at the 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.attacks import PGD, Attack
-from cfol_fast.attacks.frozen import bare, evaluation_mode
+from cfol_fast.attacks import PGD
 from cfol_fast.attacks.outputs import logits_in
-from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.ranks import Ranks
 
@@ -27,10 +23,6 @@ from cfol_fast.ranks import Ranks
 INFINITE, RAISED, FLAT, BROKEN, OTHER = range(5)
 # Differences of logits, and of a loss, that are rounding: in units of the precision, for logits of size 1.
 ROUNDING = 16
-# Relative difference between the logits of the model and of the attack's own, beyond which they are two
-# models.
-SAME_MODEL = {torch.float32: 1e-3, torch.float64: 1e-3}
-SAME_IN_LOWER_PRECISION = 0.05
 
 
 class Counts:
@@ -107,58 +99,6 @@ def _loss(logits: Tensor, y: Tensor) -> Tensor:
 
 def _infinite(logits: Tensor) -> Tensor:
     return (~logits.isfinite()).any(1).sum()
-
-
-def model_of(attack: Any) -> nn.Module | None:
-    """The model that an attack was built for, where it says so as ours and other libraries' do."""
-    found = getattr(getattr(attack, "__self__", attack), "model", None)
-    return found if isinstance(found, nn.Module) else None
-
-
-def models_of(attack: Any) -> tuple[list[nn.Module], list[nn.Module]]:
-    """(models that the attack is on, modules that its function or its arguments name, which need not be
-    models).
-    """
-    named: list[Any] = []
-    while isinstance(attack, functools.partial):
-        named += [*attack.args, *attack.keywords.values()]
-        attack = attack.func
-    if inspect.isfunction(attack):
-        known = inspect.getclosurevars(attack)
-        named += [*known.nonlocals.values(), *known.globals.values()]
-    attacks = [attack, *(one for one in named if isinstance(one, (Attack, AutoAttack)))]
-    on = [model for one in attacks if (model := model_of(one)) is not None]
-    return on, [one for one in named if isinstance(one, nn.Module)]
-
-
-def is_for_another(attack: Any, model: nn.Module, x: Tensor, logits: Tensor) -> bool:
-    """Whether the attack's model is not this one.
-
-    Wrappers and copies count as the same while their logits (B, k) for x are.
-    """
-    on, named = models_of(attack)
-    if any(bare(one) is bare(model) for one in (*on, *named)):
-        return any(_same(one, model, x, logits) is not True for one in on)
-    # A loss or a filter is a module too: it has no logits to compare.
-    return any(_same(one, model, x, logits) is not True for one in on) or any(
-        _same(one, model, x, logits) is False for one in named
-    )
-
-
-def _same(own: nn.Module, model: nn.Module, x: Tensor, logits: Tensor) -> bool | None:
-    """None: it gives no logits for these images."""
-    if bare(own) is bare(model):
-        return True
-    try:
-        with torch.no_grad(), evaluation_mode(own):
-            theirs = logits_in(bare(own)(x))
-    # Somebody else's module, which may want other arguments.
-    except Exception:
-        return None
-    if not isinstance(theirs, Tensor) or theirs.shape != logits.shape:
-        return None
-    mine, limit = logits.float(), SAME_MODEL.get(logits.dtype, SAME_IN_LOWER_PRECISION)
-    return bool((theirs.float() - mine).norm() <= limit * mine.norm())
 
 
 def raised_by_one_step(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: str) -> Tensor:

@@ -24,13 +24,13 @@ from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.data.classes import InModelOrder, places
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation.attack_models import is_for_another
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.doubts import (
     OTHER,
     RAISED,
     Counts,
-    is_for_another,
     judge,
     raised_by_one_step,
     watched,

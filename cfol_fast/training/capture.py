@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from cfol_fast.attacks.fingerprint import Named, fingerprint, named
+from cfol_fast.attacks.fingerprint import fingerprint, named
+from cfol_fast.attacks.names import Named
 from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError, one_line
 from cfol_fast.runs.config import TrainConfig

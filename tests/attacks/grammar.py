@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks import PGD
+from tests.attacks import hidden_changes
 from tests.attacks.changes import CHANGES
 from tests.attacks.idioms import ERROR, IDIOMS
 from tests.attacks.layers import CLASSES, FEATURES, HEADS, SIDE, network
 from tests.attacks.small_models import awaken
 
+assert hidden_changes  # It adds to the changes.
 BATCH, EPS, STEPS = 4, 0.05, 2
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import itertools
 import logging
 import math
+import os
 import random
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -1078,6 +1081,58 @@ def _(network: nn.Module) -> nn.Module:
 
 
 # What ends in an error, with any attack and with fast=False too.
+
+
+@idiom("Arguments by name: `self.relu(input=h)`, `F.relu(input=h)`, `torch.flatten(input=h, start_dim=1)`")
+def _(network: nn.Module) -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Any:
+        h = self.relu(input=self.norm(input=self.conv(input=x)))
+        h = F.relu(input=torch.add(input=h, other=x))
+        scale = self.linear(input=self.flatten(input=self.pool(input=h)))
+        flat = self.linear(input=torch.flatten(input=self.pool(h), start_dim=1))
+        return self.network(h * torch.sigmoid(scale + flat)[:, :, None, None])
+
+    parts: dict[str, nn.Module] = {"conv": nn.Conv2d(3, 3, 1), "norm": nn.BatchNorm2d(3), "relu": nn.ReLU()}
+    parts |= {"pool": nn.AdaptiveAvgPool2d(2), "flatten": nn.Flatten(), "linear": nn.Linear(12, 3)}
+    return model(forward, network, **parts)
+
+
+@idiom(
+    "`open(...)`, `Path.read_text()`: a file is read in the forward pass", PLAIN, "no comparison can see it"
+)
+def _(network: nn.Module) -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Any:
+        with open(__file__) as file:
+            return self.network(x * (2 if file.readline() else 1))
+
+    return model(forward, network)
+
+
+@idiom("`time.time()`, `datetime.now()` in the forward pass", PLAIN, "no comparison can see it")
+def _(network: nn.Module) -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.network(x * (2 if time.time() > 0 else 1))
+
+    return model(forward, network)
+
+
+@idiom("`eval`, `exec`, `globals()` in the forward pass", PLAIN, "no comparison can see it")
+def _(network: nn.Module) -> nn.Module:
+    return model(lambda self, x: self.network(x * eval("1 + 1")), network)
+
+
+@idiom("`next(self.generator)`: an iterator of Python's", PLAIN, "no comparison can see it")
+def _(network: nn.Module) -> nn.Module:
+    return model(lambda self, x: self.network(x * next(self.gains)), network, gains=itertools.cycle([1, 2]))
+
+
+@idiom("`os.environ`, `os.getenv`, settings of torch", FAST)
+def _(network: nn.Module) -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Any:
+        on = "CFOL_TEST" in os.environ or os.getenv("CFOL_TEST_GAIN") or torch.get_default_dtype().is_complex
+        return self.network(1 - x if on else x)
+
+    return model(forward, network)
 
 
 @idiom("`x.data` or `x.detach()` for everything", ERROR, "the logits do not depend on the images")

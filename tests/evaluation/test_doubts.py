@@ -116,30 +116,6 @@ BAD: dict[str, Callable[[Trained], tuple[nn.Module, Any, str]]] = {
 }
 
 
-def closing_over(model: nn.Module, attack: PGD | None = None) -> Callable[[Tensor, Tensor], Tensor]:
-    if attack is not None:
-        return lambda x, y: attack(x, y)
-    return lambda x, y: PGD(model, EPS, steps=1)(x, y)
-
-
-@pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize("how", ["model", "attack", "argument"])
-def test_the_model_is_also_looked_for_in_a_function(trained: Trained, how: str, same: bool) -> None:
-    own = trained.model if same else other_weights(trained.model)
-    loss = nn.CrossEntropyLoss()
-
-    def step(model: nn.Module, criterion: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return PGD(model, EPS, steps=1)(x, y)
-
-    attack = {
-        "model": closing_over(own),
-        "attack": closing_over(own, PGD(own, EPS, steps=1)),
-        "argument": functools.partial(step, own, loss),
-    }[how]
-    report = evaluate(*trained, attack=attack)
-    assert ("attack on another model" in found(report)) == (not same)
-
-
 def test_a_module_without_logits_is_no_model(trained: Trained) -> None:
     blur, loss = nn.AvgPool2d(3, 1, 1), nn.CrossEntropyLoss()
     report = evaluate(*trained, attack=lambda x, y: (blur(x), loss)[0])
