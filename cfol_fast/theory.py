@@ -203,9 +203,10 @@ def ensemble_risk(models: Iterable[Any], evaluate: Callable[[Any], Any]) -> Ense
 
 
 class AveragedLogits(nn.Module):
-    """One classifier out of several: the mean of their logits.
+    """One classifier out of several: the mean of their logits, class by class.
 
-    Not what Theorem 1 bounds: see `ensemble_risk`.
+    Members that have class names (`load` sets them) are matched by them, in the order of the first; `classes`
+    is there if all have. Not what Theorem 1 bounds: see `ensemble_risk`.
     """
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
@@ -219,8 +220,34 @@ class AveragedLogits(nn.Module):
                 " each member"
             )
 
+        names = [_names(member) for member in self.members]
+        self._places = _places(names)
+        if all(names):
+            self.classes = names[0]
+
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([member(x) for member in self.members]).mean(dim=0)
+        return torch.stack(
+            [
+                member(x) if places is None else member(x)[:, places]
+                for member, places in zip(self.members, self._places, strict=True)
+            ]
+        ).mean(dim=0)
+
+
+def _places(names: list[list[str]]) -> list[list[int] | None]:
+    """Of each member the places of the first named one's classes; None where its order is the same."""
+    first = next((mine for mine in names if mine), [])
+    for mine in names:
+        if mine and sorted(mine) != sorted(first):
+            both = f"{', '.join(first)}; {', '.join(mine)}"
+            raise InputError(f"the members of an ensemble must have the same classes, got {both}")
+    return [[mine.index(name) for name in first] if mine and mine != first else None for mine in names]
+
+
+def _names(model: nn.Module) -> list[str]:
+    """Of a model's classes, also where DataParallel is around it; empty where it has none."""
+    found = getattr(model, "classes", None) or getattr(getattr(model, "module", None), "classes", None)
+    return list(found) if isinstance(found, (list, tuple)) and all(isinstance(n, str) for n in found) else []
 
 
 def _mistakes(k: int, C: float | None) -> float:

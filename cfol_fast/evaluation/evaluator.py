@@ -406,12 +406,21 @@ def evaluate_ensemble(
     if averaged_logits:
         whole = theory.AveragedLogits(models)
         return evaluate(whole, x_or_source, y, attack_factory and attack_factory(whole), **options)
+    models = list(models)
+    if not models:
+        raise InputError("the ensemble has no members")
+    orders = {tuple(names) for model in models if (names := model_classes(model))}
+    if len(orders) > 1 and not options.get("classes_by_position"):
+        source = as_source(x_or_source, y)
+        if not (options.get("class_names") or source.classes):
+            raise InputError(
+                "the members of the ensemble have their classes in other orders, and the data name none: pass"
+                " class_names=, in the order of the labels"
+            )
     members = [
         evaluate(model, x_or_source, y, attack_factory and attack_factory(model), **options)
         for model in models
     ]
-    if not members:
-        raise InputError("the ensemble has no members")
     attacked = [member.robust for member in members if member.robust is not None]
     return EnsembleEvaluation(
         members,

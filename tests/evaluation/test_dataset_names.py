@@ -12,7 +12,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import cfol_fast as cf
 from cfol_fast.errors import InputError
+from cfol_fast.evaluation import EnsembleEvaluation, evaluate_ensemble
 from cfol_fast.evaluation.dataset_names import names_of
+from cfol_fast.theory import AveragedLogits
 
 Y = torch.arange(12) % 3
 NAMES = ["ant", "bee", "cow"]
@@ -93,6 +95,40 @@ def test_names_that_are_not_those_of_the_labels_are_not_used_and_that_is_said(da
     names, notes = names_of(data)
     assert names == []
     assert len(notes) == 1
+
+
+class Turned(nn.Module):
+    """The same network with its outputs in another order."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self.inner, self.classes = model(), order
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[:, [NAMES.index(name) for name in self.classes]]
+
+
+def test_members_of_an_ensemble_are_matched_by_their_names() -> None:
+    members = [Turned(MIXED), model(), nn.DataParallel(Turned(NAMES[::-1]))]
+    whole = AveragedLogits(members)
+    x = torch.stack([Named(NAMES)[index][0] for index in range(12)])
+    assert torch.allclose(whole(x), members[0](x))
+    for options in ({}, {"averaged_logits": True}):
+        found = evaluate_ensemble(members, DataLoader(Named(NAMES), 5), **options)
+        each = found.members if isinstance(found, EnsembleEvaluation) else [found]
+        assert all(bool(one.clean.correct.all()) for one in each)
+    assert evaluate_ensemble(members, x, Y, class_names=NAMES).worst_risk == 0
+    with pytest.raises(InputError, match="pass class_names="):
+        evaluate_ensemble(members, x, Y)
+    # Of one order nothing needs to be known.
+    assert evaluate_ensemble([model(), model()], x, Y).worst_risk == 0
+
+
+def test_members_of_an_ensemble_with_other_classes_are_refused() -> None:
+    with pytest.raises(InputError, match=r"must have the same classes, got ant, bee, cow; ant, bee$"):
+        AveragedLogits([model(), Turned(["ant", "bee"])])
+    unnamed = nn.Sequential(*model())
+    assert not hasattr(AveragedLogits([model(), unnamed]), "classes")
 
 
 def test_the_sampler_takes_the_labels_of_joined_data_sets() -> None:
