@@ -2,7 +2,8 @@
 
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy, wilson
-from cfol_fast.evaluation.evaluator import EnsembleEvaluation, evaluate, evaluate_ensemble
+from cfol_fast.evaluation.ensemble import EnsembleEvaluation, evaluate_ensemble
+from cfol_fast.evaluation.evaluator import evaluate
 from cfol_fast.evaluation.inputs import TensorSource
 from cfol_fast.evaluation.pictures import gallery
 from cfol_fast.evaluation.radius_curve import evaluate_radii
