@@ -171,8 +171,8 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     divided: whether a part of the training images is held out, which copies them.
     """
     device, wanted = torch.device(config.device), config.data
-    if isinstance(found.train, data.BetonSet) or isinstance(found.test, data.BetonSet):
-        # Of these only batches are in memory, which is checked with their sources.
+    if not (isinstance(found.train, data.ImageSet) and isinstance(found.test, data.ImageSet)):
+        # Of images in a file only batches are in memory, which is checked with their sources.
         return []
     way_out = room.streaming(wanted.name, wanted.root)
     train = found.train.nbytes
