@@ -24,7 +24,7 @@ import torch
 from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 import cfol_fast as cf
 from cfol_fast import data, sampling
@@ -407,6 +407,19 @@ def _refuses_ticket(sampler: Any, y: Tensor, loss: Tensor, ticket: Any) -> bool:
     return False
 
 
+class _Rows(Dataset[Any]):
+    """(image, label, row)"""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int, int]:
+        return self.x[row], int(self.y[row]), row
+
+
 def attempt_rows(folder: Path, draw: st.DataObject) -> None:
     """A loader that drops, repeats, shuffles or joins rows: the accuracies are of what came, or there are
     none.
@@ -416,7 +429,7 @@ def attempt_rows(folder: Path, draw: st.DataObject) -> None:
     x, y = torch.rand(count, 1, SIZE, SIZE), torch.arange(count) % 3
     model = nn.Sequential(nn.Flatten(), nn.Linear(SIZE * SIZE, 3)).eval()
     rows = list(range(count))
-    how = draw.draw(st.sampled_from(["in order", "shuffled", "dropped", "repeated"]))
+    how = draw.draw(st.sampled_from(["in order", "shuffled", "dropped", "repeated", "filled up", "joined"]))
     if how == "shuffled":
         rows = draw.draw(st.permutations(rows))
     elif how == "dropped":
@@ -425,6 +438,13 @@ def attempt_rows(folder: Path, draw: st.DataObject) -> None:
     elif how == "repeated":
         rows = rows + draw.draw(st.lists(st.sampled_from(rows), min_size=1, max_size=5))
     collated = draw.draw(st.booleans())
+    # As many rows as were asked for, and some of them are others.
+    places = draw.draw(st.lists(st.integers(0, batch - 1), min_size=batch, max_size=batch))
+    others = any(len({at % n for at in places[:n]}) < n for n in {min(batch, count), count % batch} - {0})
+
+    def filled_up(examples: list[int]) -> tuple[Tensor, Tensor]:
+        there = [examples[at % len(examples)] for at in places[: len(examples)]]
+        return x[there], y[there]
 
     def collate(examples: list[int]) -> tuple[Tensor, Tensor]:
         there = [row for row in examples if row in kept]
@@ -434,11 +454,24 @@ def attempt_rows(folder: Path, draw: st.DataObject) -> None:
     loader: Any = DataLoader(TensorDataset(x, y), batch_size=batch, sampler=rows)
     if how == "dropped" and collated:
         loader = DataLoader(range(count), batch_size=batch, collate_fn=collate)
+    whole = TensorDataset(x, y)
+    if how == "repeated" and collated:
+        loader = DataLoader(Subset(whole, rows), batch_size=batch)
+    elif how == "filled up":
+        loader = DataLoader(
+            _Rows(x, y), batch_size=batch, collate_fn=lambda rows: filled_up([r[2] for r in rows])
+        )
+    elif how == "joined":
+        half = draw.draw(st.integers(0, count))
+        loader = DataLoader(ConcatDataset([Subset(whole, rows[half:]), Subset(whole, rows[:half])]), batch)
     found: list[Any] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if refused(lambda: found.append(cf.evaluate(model, loader, attack=None, num_classes=3))):
+            assert how not in ("in order", "shuffled", "joined"), f"{how}: refused"
             return
+    assert how != "repeated", "repeated: accepted"
+    assert how != "filled up" or not others, "filled up: accepted"
     right = model(x[rows]).argmax(1) == y[rows]
     for number, accuracy in enumerate(found[0].clean.per_class.tolist()):
         mine = right[y[rows] == number]
