@@ -54,10 +54,11 @@ def _own_names(dataset: Any) -> list[str]:
     features = getattr(dataset, "features", None)
     label = next((features[name] for name in LABELS if isinstance(features, dict) and name in features), None)
     classes = getattr(dataset, "classes", None) or getattr(label, "names", None)
-    numbers = getattr(dataset, "class_to_idx", None)
+    given = getattr(dataset, "class_to_idx", None)
+    numbers: Mapping[Any, Any] = given if isinstance(given, Mapping) else {}
     names = list(classes) if isinstance(classes, (list, tuple)) else []
     # The labels are its numbers, whatever order the names are listed in.
-    numbered = isinstance(numbers, Mapping) and set(numbers.values()) == set(range(len(numbers)))
+    numbered = numbers and set(numbers.values()) == set(range(len(numbers)))
     if numbered and (not names or set(names) == set(numbers)):
         names = sorted(numbers, key=lambda name: numbers[name])
     # torchvision's ImageNet has several names for a class.
