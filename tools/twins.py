@@ -34,7 +34,7 @@ TINY = [
     *("--set=steps_per_epoch=4", "--set=attack.steps=2", "--set=validation.steps=2", "--set=test.steps=2"),
 ]
 # A default that depends on the data set may change, and is not what is compared.
-OWN_IMAGES = ["--lr", "0.01", "--set=optimizer.schedule=steps"]
+OWN_IMAGES = ["--lr", "0.01", "--set=optimizer.schedule=steps", "--set=data.augment=true"]
 EMBEDDED = ["--dataset", "fashion-mini", "--set=data.images=400"]
 # name -> the arguments of `cfol-fast train`. {folder} and {beton} are made for each of the two.
 RUNS: dict[str, list[str]] = {
@@ -47,7 +47,7 @@ RUNS: dict[str, list[str]] = {
     "cfol-extras": ["cfol", *EMBEDDED, "--ema", "0.9", "--ensemble", "2", "--set=awp=0.005"],
     "cfol-killed": ["cfol", *EMBEDDED, "--set=epochs=6", "--set=checkpoint.steps=1"],
     "folder": [
-        *("cfol", "--dataset", "folder", "--data", "{folder}", "--set=data.augment=true"),
+        *("cfol", "--dataset", "folder", "--data", "{folder}"),
         *("--crop", "random-resized", *OWN_IMAGES),
     ],
     "ffcv": ["cfol", "--dataset", "beton", "--data", "{beton}", "--set=data.lag=1", *OWN_IMAGES],
