@@ -86,6 +86,12 @@ class ClassSampler(IndexSampler):
         self.reweight = reweight
         self.baseline = _one_of("baseline", baseline, BASELINES)
         self.signal = _one_of("signal", signal, SIGNALS)
+        if signal == "holdout" and baseline != "none":
+            raise InputError(
+                f"baseline={baseline!r} belongs to signal='training': no p divides a hold-out's errors"
+            )
+        # Of a batch it learns only with the training signal, and is told by `hear` otherwise.
+        self.learns, self.hears_holdout = signal == "training", signal == "holdout"
         # The draws and losses that the baseline is made of, if there is one.
         rows = {"none": 0, "mean": 1, "running": self.k}[self.baseline]
         self._seen = ops.new_seen(rows, self.device) if rows else None
@@ -327,17 +333,22 @@ class ClassSampler(IndexSampler):
             "base": self.base.clone(),
             "rng": self.rng.clone(),
         }
+        if self.signal != "training":
+            state["signal"] = self.signal
         if self._seen is not None:
             state |= {"baseline": self.baseline, "seen": self._seen.clone()}
         return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        theirs = state.get("baseline", "none") if isinstance(state, Mapping) else self.baseline
-        if theirs != self.baseline:
-            raise InputError(
-                f"the state is of a sampler with baseline={theirs!r}, this one has"
-                f" baseline={self.baseline!r}: make it with the state's"
-            )
+        for name, plain in (
+            (("baseline", "none"), ("signal", "training")) if isinstance(state, Mapping) else ()
+        ):
+            mine, theirs = getattr(self, name), state.get(name, plain)
+            if theirs != mine:
+                raise InputError(
+                    f"the state is of a sampler with {name}={theirs!r}, this one has {name}={mine!r}:"
+                    " make it with the state's"
+                )
         state = checked_state(state, {**self.state_dict(), "drawn": self.base})
         if self._seen is not None:
             if not state["seen"].is_meta and not ops.is_seen(state["seen"]):
