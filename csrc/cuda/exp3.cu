@@ -100,15 +100,20 @@ __global__ void __launch_bounds__(kThreads)
   raise_faults(fault, flags);
 }
 
+// Weights that grew too large are shifted, which does not change the softmax. For the threads of one block.
+__device__ void keep_small(double* w, int64_t k, double* shared) {
+  const double largest = largest_weight(w, k, shared);
+  if (largest > kLargestWeight)
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) w[i] -= largest;
+}
+
 // One block, because all classes must have gained before the largest is known.
 __global__ void __launch_bounds__(kThreads) gain_kernel(double* __restrict__ w, const double* __restrict__ p,
                                                         const int64_t* __restrict__ sums, int64_t k, double eta) {
   __shared__ double shared[kWarps];
   for (int64_t i = threadIdx.x; i < k; i += kThreads)
     if (sums[i] != 0) w[i] += gain(sums[i], eta, p[i]);
-  const double largest = largest_weight(w, k, shared);
-  if (largest > kLargestWeight)
-    for (int64_t i = threadIdx.x; i < k; i += kThreads) w[i] -= largest;
+  keep_small(w, k, shared);
 }
 
 // One block, because every class's baseline takes the mean of all.
@@ -145,9 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (one && threadIdx.x == 0) remember(seen, sums[0], sums[1]);
   raise_faults(fault, flags);
-  const double largest = largest_weight(w, k, shared_double);
-  if (largest > kLargestWeight)
-    for (int64_t i = threadIdx.x; i < k; i += kThreads) w[i] -= largest;
+  keep_small(w, k, shared_double);
 }
 
 }  // namespace
