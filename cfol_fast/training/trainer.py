@@ -70,87 +70,6 @@ class Trainer:
                     self.between_steps()
                 self.finish_epoch()
 
-<<<<<<< HEAD
-=======
-    def take_step(self, batches: Iterator[TrainingBatch]) -> None:
-        """One step with what the host does around it: nothing of that is part of a captured step."""
-        number = self.position.step
-        if self.state.ensemble is not None:
-            self.state.ensemble.observe(number, self.step.model)
-        rate = learning_rate(self.config.optimizer, number, self.length.steps_per_epoch, self.length.epochs)
-        self.step.optimizer.set_rate(rate)
-        (self.state.captured or self.step)(batches)
-        if self.average is not None:
-            self.average.after_step()
-        self.position.step += 1
-
-    def between_steps(self) -> None:
-        """What some rank wants all ranks do, after the same step: one message."""
-        seconds = self.clock.lap()
-        self.position.seconds += seconds
-        self.position.epoch_seconds += seconds
-        wanted = self.agree()
-        self.progress.step(self.position.step, self.position.epoch, self.reading)
-        self.callbacks.step(self.position.step)
-        with self.saving_when_stopped():
-            if wanted.signal_number is not None:
-                raise Stopped(wanted.signal_number, f"asked to stop at step {self.position.step}")
-        if wanted.save_asked:
-            self._save_as_asked()
-        elif wanted.save_due:
-            self.state.save()
-
-    def finish_epoch(self) -> None:
-        """Validates, keeps the best weights, logs, lets the class policy act, and saves."""
-        self.state.check_health()
-        self.step.sampler.check_ranks()
-        if not self.ranks.from_first(self.state.store.path(LAST).exists):
-            # Rows without a checkpoint mean that a checkpoint was lost.
-            self.state.save()
-        with self.saving_when_stopped():
-            row = self.training_row()
-            validated = self.validate() if self.validation_is_due else None
-            self.average_weights(validated)
-            if validated is not None:
-                self.state.keep_best(validated)
-            facts = self.epoch_facts(row["epoch"], class_errors(row), validated)
-        if warning := collapse_warning(self.config, row, validated):
-            logger.warning(warning)
-        rows = [each for each in (row, validated) if each is not None]
-        for each in rows:
-            self.state.log.append(each)
-            self.callbacks.row(each, self.step.model)
-        # The first rank alone has all rows, and speaks.
-        known = (self.state.folder, rows, self.images.labels, self.config.optimizer)
-        if self.ranks.is_first and (warning := one_class.warning_of_epoch(*known)):
-            logger.warning(warning)
-        self.progress.row(row, self.length.epochs, self.images.classes, validated)
-        self.position.seconds += self.clock.lap()
-        self.end_epoch(facts)
-        self.state.save()
-
-    def end_epoch(self, facts: EpochFacts) -> None:
-        if facts.epoch < self.length.epochs:
-            # After the last epoch nothing would follow it.
-            self.step.policy.epoch_end(facts)
-            self.tell_sampler(facts)
-        self.position.epoch += 1
-        self.position.epoch_seconds = 0.0
-        self.step.counts.begin_epoch()
-
-    def tell_sampler(self, facts: EpochFacts) -> None:
-        """The hold-out's errors, for a sampler that learns from them, of all draws since the last."""
-        robust, clean = facts.holdout_robust, facts.holdout_clean
-        if not self.step.sampler.hears_holdout or robust is None or clean is None:
-            return
-        accuracy = clean if self.config.attack.kind == "none" else robust
-        epochs = self.config.validation.every
-        draws = epochs * self.length.steps_per_epoch * self.length.batch_size
-        self.step.sampler.hear(1 - accuracy, draws)
-
-    # ---------------------------------------------------------------- between the steps
-
->>>>>>> 82b8ac3 (cfol takes baseline, feedback and signal; own data take a running baseline; balanced draws classes alike without a bandit)
     @property
     def steps_left_in_epoch(self) -> int:
         return (self.position.epoch + 1) * self.length.steps_per_epoch - self.position.step
@@ -200,5 +119,16 @@ class Trainer:
         if facts.epoch < self.length.epochs:
             # After the last epoch nothing would follow it.
             self.step.policy.epoch_end(facts)
+            self.tell_sampler(facts)
         self.position.end_epoch()
         self.step.counts.begin_epoch()
+
+    def tell_sampler(self, facts: EpochFacts) -> None:
+        """The hold-out's errors, for a sampler that learns from them, of all draws since the last."""
+        robust, clean = facts.holdout_robust, facts.holdout_clean
+        if not self.step.sampler.hears_holdout or robust is None or clean is None:
+            return
+        accuracy = clean if self.config.attack.kind == "none" else robust
+        epochs = self.config.validation.every
+        draws = epochs * self.length.steps_per_epoch * self.length.batch_size
+        self.step.sampler.hear(1 - accuracy, draws)

@@ -44,14 +44,9 @@ def configuration(**settings: object) -> TrainConfig:
 
 
 def test_the_rule_speaks_of_settings_that_there_are():
-<<<<<<< HEAD
     assert {key for key in settings() if is_incidental(key)} == set(ELSEWHERE)
-    assert set(HISTORIC_DEFAULTS) <= set(settings())
-=======
-    assert {key for key in known_keys() if is_incidental(key)} == set(ELSEWHERE)
     parameters = {f"params.{name}" for method in METHODS.values() for name in method.defaults}
-    assert set(HISTORIC_DEFAULTS) <= {*known_keys(), *parameters}
->>>>>>> 82b8ac3 (cfol takes baseline, feedback and signal; own data take a running baseline; balanced draws classes alike without a bandit)
+    assert set(HISTORIC_DEFAULTS) <= {*settings(), *parameters}
 
 
 @pytest.mark.parametrize(("key", "value"), ELSEWHERE.items())

@@ -7,8 +7,7 @@ import torch
 
 from cfol_fast import methods
 from cfol_fast.errors import InputError
-from cfol_fast.runs.config import TrainConfig, assign
-from cfol_fast.runs.defaults import complete
+from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.identity import differences, identity
 from cfol_fast.runs.loading import read_checkpoint
 from cfol_fast.runs.metrics_log import read_rows
@@ -92,10 +91,7 @@ def test_the_paper_s_data_take_no_baseline_and_one_s_own_do(name):
 
 
 def configuration(**settings):
-    config = TrainConfig(method="cfol", out="run", device="cpu")
-    for key, value in settings.items():
-        assign(config, key.replace("__", "."), value)
-    return complete(config)
+    return TrainConfig(tiny.by_path(settings), method="cfol", out="run", device="cpu")
 
 
 def test_a_run_of_the_time_before_there_were_modes_is_the_same_run():
