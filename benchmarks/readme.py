@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import FASTEST, Row, goal, mark, markdown, ratio, seconds, unmarked
+from benchmarks.rows import FASTEST, Row, goal, mark, markdown, ratio, unmarked
 from cfol_fast import atomic
 
 HERE = Path(__file__).parent / "README.md"
@@ -22,17 +22,17 @@ RESULTS = Path(__file__).parent / "results"
 # In the folder of results, but not one of a machine.
 OTHERS = ("peers_agree.json",)
 
-# The rows in the project's README: the beginning of a row's name, and what it was compared with ("": the
-# fastest peer).
-HEADLINES = (
-    ("PGD-7, ResNet-18", ""),
-    ("PGD-7, demo network", ""),
-    ("PGD-20 evaluation with the active set", "torchattacks"),
-    ("whole CFOL-AT step, ResNet-18", "plain PyTorch, images in memory"),
-    ("one epoch end to end", "an expert's loop"),
-    ("class bandit, draw + update of 128, k = 10", "batched in torch"),
-    ("gather + flip + crop", "FFCV"),
-    ("what CFOL costs over ERM: its draw + update, resnet18", "the whole ERM step"),
+# What the project's README says of speed: the beginning of a row's name, what it was compared with ("": the
+# fastest of all peers), and what the sentence calls the question.
+SPOKEN = (
+    ("PGD-7, ResNet-18", "", "PGD-7 on ResNet-18"),
+    ("PGD-7, demo network", "", "PGD-7 on the demo network"),
+    (
+        "whole CFOL-AT step, ResNet-18",
+        "plain PyTorch, images in memory",
+        "a whole training step of ResNet-18",
+    ),
+    ("one epoch end to end", "an expert's loop", "an epoch of the demo network"),
 )
 Document = dict[str, Any]
 
@@ -117,7 +117,7 @@ def sections(documents: list[Document]) -> dict[tuple[Path, str], str]:
         (HERE, "table"): side_by_side(documents),
         (HERE, "profile"): "\n\n".join(f"### {name}\n{text}" for name, text in profiles.items()),
         (HERE, "pictures"): "\n".join(pictures),
-        (PROJECT, "speed"): headlines(documents),
+        (PROJECT, "speed"): speed(documents),
     }
 
 
@@ -175,47 +175,30 @@ def _cell(row: Row | None) -> str:
     return shown + f" ({goal(row.target)})" * (row.target is not None) + mark(row.against)
 
 
-def headlines(documents: list[Document]) -> str:
-    """The main rows of the first machine, with a group of columns for each instruction set; it says which of
-    them is missing.
-    """
+def speed(documents: list[Document]) -> str:
+    """One sentence on the first machine: each question, with each instruction set, against the fastest."""
     shown = of_the_first_machine(documents)
-    heads = "; ".join([*map(head, shown), *_not_whole(documents)])
-    if len(shown) == 1:
-        names = ["ratio", "ours", "theirs"]
-    else:
-        names = [
-            f"{_setting(document)}: {what}" for document in shown for what in ("ratio", "ours", "theirs")
-        ]
-    lines = [
-        f"On the CPU ({heads}):",
-        "",
-        f"| what | against | {' | '.join(names)} |",
-        "|---|---|" + "---|" * len(names),
-    ]
-    for name, against in HEADLINES:
-        found = [_headline(document, name, against) for document in shown]
-        known = [row for row in found if row is not None]
+    settings = " and ".join(_setting(document) for document in shown)
+    questions = []
+    for name, against, words in SPOKEN:
+        known = [row for document in shown if (row := _spoken(document, name, against)) is not None]
         if not known:
             continue
-        # Without a named peer it is the fastest one, which may be another under another instruction set.
-        peers = dict.fromkeys(row.against.split(" (")[0].split(":")[0] for row in known)
-        peer = ", ".join(peers) + FASTEST * (not against)
-        cells = [text for row in found for text in _times(row)]
-        lines.append(f"| {known[0].name} | {peer} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        ratios = " and ".join(ratio(row.ratio) for row in known)
+        peers = "; ".join(dict.fromkeys(unmarked(row.against) for row in known))
+        questions.append(f"{words} {ratios} (fastest alternative: {peers})")
+    missing = "".join(f" {words[0].upper()}{words[1:]}." for words in _not_whole(documents))
+    return (
+        f"Measured in one interleaved run on a CPU ({_place(shown[0])}, {shown[0]['machine']['threads']}"
+        f" threads, {settings}), cfol_fast is so many times as fast as the fastest alternative:"
+        f" {', '.join(questions)}.{missing}"
+    )
 
 
-def _headline(document: Document, name: str, against: str) -> Row | None:
+def _spoken(document: Document, name: str, against: str) -> Row | None:
     """None in a file that was not asked this question yet."""
     fitting = (row for row in _rows(document) if row.name.startswith(name) and _is_of(row, against))
     return next(fitting, None)
-
-
-def _times(row: Row | None) -> tuple[str, str, str]:
-    if row is None:
-        return "", "", ""
-    return ratio(row.ratio), seconds(row.ours_seconds), seconds(row.theirs_seconds)
 
 
 def _is_of(row: Row, against: str) -> bool:

@@ -10,9 +10,10 @@ import pytest
 
 from cfol_fast import methods
 from cfol_fast.commands import main as cli
+from tests.data import published_files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/own-loop.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "docs/own-loop.md", "docs/install.md", "docs/gpu.md", "CONTRIBUTING.md"]
 
 
 def blocks(page, language):
@@ -29,19 +30,33 @@ def commands():
 
 
 def test_the_loop_shows_what_the_bandit_is_for():
-    (code,) = blocks("README.md", "python")
+    code = blocks("docs/own-loop.md", "python")[-1]
     uniform = code.replace('eta="auto", draws=60 * 128', "eta=1e-9")
     assert uniform != code
     found = []
     for program in (code, uniform):
         names = {}
-        exec(compile(program, "README.md", "exec"), names)
+        exec(compile(program, "docs/own-loop.md", "exec"), names)
         found.append((float(names["robust"].per_class[9]), float(names["sampler"].p[9])))
     (accuracy, p), (left_behind, untouched) = found
     assert accuracy > 0.5
     assert p > 0.15
     assert left_behind < 0.2
     assert untouched == pytest.approx(0.1, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_loop_trains_on_a_folder_of_images(monkeypatch, tmp_path, capsys):
+    """Three classes, of which two are the same: the sampler must see that these fail."""
+    monkeypatch.chdir(tmp_path)
+    published_files.folder(tmp_path / "DIR", side=32, count=24)
+    (code,) = blocks("README.md", "python")
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["sampler"].draws == 3 * 72
+    assert names["sampler"].w.abs().max() > 0
+    table = capsys.readouterr().out
+    assert all(name in table for name in ("ant", "bee", "cat"))
 
 
 @pytest.mark.parametrize("command", list(commands()))
@@ -54,9 +69,9 @@ def test_a_command_is_understood_by_the_command_line(command):
 
 
 def test_the_extras_are_those_that_can_be_installed():
-    (named,) = re.findall(r"Extras: (.*?)\. ", (ROOT / "README.md").read_text())
+    (named,) = re.findall(r"## Extras\n(.*)", (ROOT / "docs/install.md").read_text(), re.DOTALL)
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert re.findall(r"\[(\w+)\]", named) == list(declared)
+    assert re.findall(r"`(\w+)`", named) == list(declared)
 
 
 def test_the_make_targets_exist():
@@ -73,7 +88,13 @@ def test_links_lead_somewhere(page):
             assert ((ROOT / page).parent / target).exists(), target
 
 
-def test_the_table_of_methods_is_the_programs_own():
+def test_the_number_of_methods_is_that_of_the_table():
+    (count,) = re.findall(r"\*\*(\d+) methods\*\*", (ROOT / "README.md").read_text())
+    assert int(count) == len(methods.METHODS)
+
+
+def test_the_readme_fits_a_page():
     text = (ROOT / "README.md").read_text()
-    for name in methods.METHODS:
-        assert f"| `{name}` |" in text
+    assert len(text.splitlines()) <= 130
+    # The status box stands on the first screen, before the instructions.
+    assert "Nothing has run on a GPU yet" in text[: text.index("## Install")]

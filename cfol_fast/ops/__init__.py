@@ -5,17 +5,12 @@ tests/reference/."""
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
 from cfol_fast.ops.convolution import WINOGRAD_LANES, input_gradient, winograd, winograd_taps
 from cfol_fast.ops.exp3 import (
-    MAX_CLASSES,
     class_tally_,
-    exp3_add_,
     exp3_add_sums_,
     exp3_distribution,
     exp3_draw,
-    exp3_learn_,
     exp3_update_,
     group_by_class,
-    is_seen,
-    new_seen,
     new_tally,
     read_tally,
 )
@@ -33,7 +28,6 @@ from cfol_fast.ops.uniform import uniform
 
 __all__ = [
     "FAULTS",
-    "MAX_CLASSES",
     "TICKET_FAULT",
     "WINOGRAD_LANES",
     "Augment",
@@ -41,20 +35,16 @@ __all__ = [
     "augment_parameters",
     "augment_with",
     "class_tally_",
-    "exp3_add_",
     "exp3_add_sums_",
     "exp3_distribution",
     "exp3_draw",
-    "exp3_learn_",
     "exp3_update_",
     "fault_messages",
     "gather_augment",
     "group_by_class",
     "input_gradient",
-    "is_seen",
     "new_fault",
     "new_rng",
-    "new_seen",
     "new_tally",
     "permutation",
     "pgd_start",

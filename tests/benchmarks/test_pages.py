@@ -27,7 +27,7 @@ def made(cpu, instructions, rows, began="2026-01-01T00:00:00", limits=()):
 def headline_rows(seconds, fastest):
     return [
         Row(name, (against or "a peer") + FASTEST * (not against), seconds, None, seconds, 1.0, fastest)
-        for name, against in readme.HEADLINES
+        for name, against, _ in readme.SPOKEN
     ]
 
 
@@ -54,11 +54,12 @@ def test_a_question_that_could_not_be_asked_says_so_and_misses_nothing():
     assert "no such processor" in readme.page(made("p", "AVX2", [row]))
 
 
-def test_the_short_table_shows_both_instruction_sets_of_one_machine():
+def test_the_sentence_has_both_instruction_sets_of_one_machine():
     mine = [made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", headline_rows(3.0, ""))]
-    text = readme.headlines(readme.of_the_first_machine([*mine, made("q", "AVX2", headline_rows(5.0, ""))]))
-    assert "| AVX-512: ratio | AVX-512: ours | AVX-512: theirs | AVX2: ratio |" in text
-    assert "| 2.00x | 2 s | 1 s | 3.00x | 3 s | 1 s |" in text
+    text = readme.speed(readme.of_the_first_machine([*mine, made("q", "AVX2", headline_rows(5.0, ""))]))
+    assert "(p, 2 cores, 2 threads, AVX-512 and AVX2)" in text
+    assert text.count("2.00x and 3.00x (fastest alternative: ") == len(readme.SPOKEN)
+    assert "(fastest alternative: a peer)" in text
     assert "5.00x" not in text
 
 
@@ -89,7 +90,7 @@ def test_two_processors_of_one_name_are_told_apart_and_from_files_without_number
     for name, file in files.items():
         readme.atomic.write_json(tmp_path / f"{name}.json", file)
     stored = readme.stored(tmp_path)
-    table, short = readme.side_by_side(stored), readme.headlines(readme.of_the_first_machine(stored))
+    table, short = readme.side_by_side(stored), readme.speed(readme.of_the_first_machine(stored))
     first, other = "p (family 25, model 17)", "p (family 26, model 2)"
     assert f"| against | {first}, AVX-512 | {first}, AVX2 | p, AVX2 | {other}, AVX-512 |" in table
     assert "2.00x" in short
@@ -187,7 +188,7 @@ def test_the_short_table_says_which_instruction_set_was_not_asked_as_a_whole():
     told = {"AVX-512: not yet asked as a whole", "limited to AVX2: not yet asked as a whole"}
 
     def said(*documents):
-        return {words for words in told if f"; {words}" in readme.headlines(list(documents))}
+        return {words for words in told if words[1:] in readme.speed(list(documents))}
 
     assert said(best, limited) == told
     both = [whole(made("p", "AVX-512", [])), whole(made("p", "AVX2", [], limits=SETTINGS[AVX2]))]
@@ -198,9 +199,9 @@ def test_the_short_table_says_which_instruction_set_was_not_asked_as_a_whole():
     assert said(whole(made("p", "AVX2", []))) == set()
 
 
-def test_a_headline_that_one_setting_was_not_asked_yet_is_empty_there():
-    text = readme.headlines([made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", [])])
-    assert "| 2.00x | 2 s | 1 s |  |  |  |" in text
+def test_the_sentence_leaves_out_what_one_setting_was_not_asked():
+    text = readme.speed([made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", [])])
+    assert text.count("2.00x (fastest alternative: ") == len(readme.SPOKEN)
 
 
 @pytest.fixture
@@ -230,7 +231,7 @@ def test_a_whole_run_writes_its_file_and_pages_that_agree_with_it(pages, monkeyp
     assert document["machine"]["instructions"] == instructions()
     assert file.with_suffix(".md").read_text() == readme.page(document)
     assert "where the time goes" in (pages / "here.md").read_text()
-    assert readme.headlines([document]) in (pages / "project.md").read_text()
+    assert readme.speed([document]) in (pages / "project.md").read_text()
 
 
 def test_a_question_that_fails_does_not_stop_the_others(pages, monkeypatch, capsys):
@@ -243,7 +244,7 @@ def test_a_question_that_fails_does_not_stop_the_others(pages, monkeypatch, caps
     assert command.under_this_setting(["pgd", "epoch"], tiny=False) == 1
     assert "pgd (status 3)" in capsys.readouterr().err
     (file,) = (pages / "results").glob("*.json")
-    assert len(json.loads(file.read_text())["questions"]) == len(readme.HEADLINES)
+    assert len(json.loads(file.read_text())["questions"]) == len(readme.SPOKEN)
 
 
 def test_a_run_that_stopped_asks_only_what_it_has_no_answer_to(pages, monkeypatch):

@@ -98,7 +98,7 @@ def test_the_committed_tables_are_what_the_committed_images_say():
 def test_the_readmes_headline_has_every_committed_table():
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     written = page.partition(headline.BEGIN)[2].partition(headline.END)[0].lstrip("\n")
-    assert written == headline.of_all(read_frontiers(RESULTS)), (
+    assert written == headline.markdown(read_frontiers(RESULTS)), (
         "run: python -m tools.headline results README.md"
     )
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cfol_fast.errors import InputError
 from cfol_fast.recipes import kept_predictions
 from cfol_fast.recipes.frontier import carrying_out, drawing, facts, plan, sentences, text, writing
 from cfol_fast.reporting import picture_files
@@ -12,7 +11,6 @@ from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.intervals import clopper_pearson
 from tests.recipes import fake_frontier, tiny_frontier
 from tests.recipes.test_committed_frontier import same_as_the_images
-from tools import headline
 from tools.collection import collect, read_frontiers
 from tools.index import text as index_text
 
@@ -78,7 +76,7 @@ def searched_again(folder, test_worst):
         result["test"] = tested
         result["checkpoints"] = {rule: {**kept, **tested} for rule, kept in result["checkpoints"].items()}
         (job.folder(folder) / "result.json").write_text(json.dumps(result))
-    carrier = carrying_out.Carrier(place, folder, [], False, True, lambda line: None)
+    carrier = carrying_out.Carrier(place, folder, [], False, True)
     found = carrying_out._search(carrier)
     return found, facts.rank_rivals(place.table, found)
 
@@ -151,9 +149,8 @@ def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
 def test_one_seed_shows_nothing(tmp_path):
     alone = fake_frontier.make(tmp_path, {"erm": [5], "cfol": [60]}, OTHERS)
     assert [item["verdict"] for item in alone["declared"]] == ["not shown"]
-    assert "CFOL-AT above ERM-AT, robust worst class: not shown (+55.0 points; 1 seed)." in headline.markdown(
-        alone
-    )
+    said = "CFOL-AT above ERM-AT, robust worst class: not shown (+55.0 points; 1 seed)."
+    assert said in sentences.verdicts(alone)
     assert "mean over 1 seed ±" in text.main_tables(alone)[0].caption
 
 
@@ -184,7 +181,6 @@ def test_a_row_with_fewer_seeds_has_a_dash_for_the_others(tmp_path):
 def test_whose_worst_class_a_mean_is_of_is_said(made):
     said = "Tail and worst class are those of each seed"
     assert said in text.main_tables(made[1])[0].caption
-    assert said in headline.markdown(made[1])
 
 
 def test_a_method_of_the_search_that_the_table_leaves_out_has_its_title(made):
@@ -266,7 +262,6 @@ def test_whatever_compares_and_was_not_declared_calls_itself_descriptive(made):
     states = ("escriptive", "chosen on", "begins to act")
     assert [line for line in said if not any(word in line for word in states)] == []
     assert "Descriptive" in drawing.figure(made[1]).caption
-    assert "the sentences above alone are judged" in headline.markdown(made[1])
 
 
 def test_what_was_seen_before_the_comparisons_were_declared_is_said(made):
@@ -299,23 +294,6 @@ def test_settings_of_another_scale_are_said_to_be_its(made):
     assert "chosen on the mini scale's hold-out, is DAFA-AT" in " ".join(sentences.findings(carried))
 
 
-def test_the_headline_has_three_rules_and_every_declared_comparison(made):
-    found = headline.markdown(made[1])
-    # And with class offsets, the baseline without training.
-    assert found.count("| ERM-AT |") == 4
-    assert "| best average, with class offsets | ERM-AT |" in found
-    assert "Declared before any run with these seeds" in found
-    assert [found.count(sentence) for sentence in sentences.verdicts(made[1])] == [1, 1, 1]
-    assert "mean over 5 seeds" in found
-
-
-def test_the_headline_says_what_is_contradicted_and_what_is_not_shown(tmp_path):
-    worst = {"erm": WORST["cfol"], "cfol": WORST["erm"], "lcvar": [39, 40, 43, 38, 40]}
-    found = headline.markdown(fake_frontier.make(tmp_path, worst, OTHERS, {"lcvar": 0.2}))
-    assert "CFOL-AT above ERM-AT, robust worst class: contradicted (−31.0 points" in found
-    assert "LCVaR-AT above ERM-AT, robust worst class: not shown (" in found
-
-
 def test_the_page_is_headed_by_the_declared_comparisons_alone(made, tmp_path):
     out, found = made
     (tmp_path / "page").mkdir()
@@ -326,13 +304,6 @@ def test_the_page_is_headed_by_the_declared_comparisons_alone(made, tmp_path):
     assert "what comes after the plot is on ERM-AT, CFOL-AT and DAFA-AT alone." in page
     assert "lifts the worst class" not in page
     assert 'class="cards"' not in page
-
-
-def test_the_headline_goes_between_its_marks():
-    page = f"before\n{headline.BEGIN}\nold\n{headline.END}\nafter"
-    assert headline.put_into(page, "new\n", "x") == f"before\n{headline.BEGIN}\nnew\n{headline.END}\nafter"
-    with pytest.raises(InputError, match="no place for the headline"):
-        headline.put_into("nothing", "new", "README.md")
 
 
 def with_offsets(made, right):
@@ -474,14 +445,6 @@ def test_a_figure_that_the_images_do_not_give_is_found(made, tmp_path, change):
         same_as_the_images(altered, kept_predictions.read(tmp_path))
 
 
-def test_real_images_come_before_the_embedded_ones(made):
-    real = {**made[1], "dataset": "folder", "setting": "photographs"}
-    found = headline.of_all([made[1], real])
-    assert found.startswith("**Photographs.**\n\nDeclared before any run")
-    assert found.index("**Photographs.**") < found.index("**The 8,000 Fashion-MNIST images")
-    assert found.count("| ERM-AT |") == 8
-
-
 FEWER = {
     "erm": [8, 12, 5, 10, 9],
     "cfol": [20, 18, 24, 16, 21],
@@ -524,9 +487,3 @@ def test_a_scale_with_some_of_the_rows_says_which_and_why(fewer, made):
 def test_a_table_on_a_folder_says_what_another_copy_of_the_images_needs(fewer, made):
     assert "leave `data.content` out" in text.markdown(fewer)
     assert "data.content" not in text.markdown(made[1])
-
-
-def test_the_headline_says_who_is_better_than_cfol(fewer):
-    found = headline.markdown(fewer)
-    assert "the best worst class is WAT's" in found
-    assert "CFOL-AT is number 2 of 4 by its worst class" in found

@@ -16,10 +16,11 @@ pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "own-loop.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 RANKS = [block for block in BLOCKS if "torchrun" in block]
+NAMES = ["by-index", "loader", "listing", "evaluation", "any-method", "demonstration"]
 HERE = [block for block in BLOCKS if "torchrun" not in block]
 
 
-@pytest.mark.parametrize("block", HERE, ids=["by-index", "loader", "listing", "evaluation", "any-method"])
+@pytest.mark.parametrize("block", HERE, ids=NAMES)
 def test_the_example_runs_and_the_sampler_learns(block: str) -> None:
     names: dict[str, object] = {}
     exec(compile(block, str(PAGE), "exec"), names)
