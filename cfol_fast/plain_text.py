@@ -4,7 +4,8 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 # Narrow no-break space, between a number and its unit.
 NARROW = "\u202f"
@@ -27,6 +28,19 @@ def signed(number: float, digits: int = 1) -> str:
     if float(text) == 0:
         return text
     return ("+" if number > 0 else MINUS) + text
+
+
+def named(names: Sequence[str]) -> str:
+    """The only one by its name; of several their number: no one of them is meant."""
+    return names[0] if len(names) == 1 else f"{len(names)} classes"
+
+
+def worst_class(figures: Mapping[str, Any]) -> str:
+    """Of figures as files have them: "Shirt 39.0%", or "18 classes 0.0%" where so many share it."""
+    shares = figures.get("per_class") or {}
+    lowest = [name for name, share in shares.items() if share == figures["worst"]]
+    who = named(lowest) if len(lowest) > 1 else figures["worst_class"]
+    return f"{who} {figures['worst']:.1%}"
 
 
 def aligned(

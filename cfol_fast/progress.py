@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO, TypeVar
 
+from cfol_fast.plain_text import named, worst_class
+
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -279,19 +281,17 @@ class Progress:
         )
         errors = [e if e is not None else -1.0 for e in row["class_error"]]
         worst = max(range(len(errors)), key=errors.__getitem__)
-        text += f"  worst {classes[worst]} {errors[worst]:.1%}"
+        equal = [name for name, error in zip(classes, errors, strict=True) if error == errors[worst]]
+        text += f"  worst {named(equal)} {errors[worst]:.1%}"
         if row["p"] is not None:
             text += f" (p {row['p'][worst]:.2f})"
         if validation is not None:
             robust = validation["robust"]
             text += f"  {validation['split']}: robust {robust['average']:.1%}"
-            text += f", worst {robust['worst_class']} {robust['worst']:.1%}"
+            text += f", worst {worst_class(robust)}"
             if "ema" in validation:
                 robust = validation["ema"]["robust"]
-                text += (
-                    f"; ema: robust {robust['average']:.1%}, worst {robust['worst_class']}"
-                    f" {robust['worst']:.1%}"
-                )
+                text += f"; ema: robust {robust['average']:.1%}, worst {worst_class(robust)}"
         text += f"  {row['images_per_second']:,.0f} images/s  {clock(row['seconds'])}"
         self._say(text + (f"  {clock(self._left())} left" if self._first < self._step < self._total else ""))
 

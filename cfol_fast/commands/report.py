@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from cfol_fast.user_input import Range
+
 NAME = "report"
 DESCRIPTION = """\
 Writes one self-contained HTML page about the runs: the comparison table, accuracies by class with
@@ -48,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take RUN.old-1, which --overwrite set aside, beside its RUN as well",
     )
+    parser.add_argument(
+        "--floor",
+        type=Range(0, 1, whole=False),
+        default=0.1,
+        metavar="SHARE",
+        help="accuracy below which a class counts as failing (default: %(default)s)",
+    )
     parser.add_argument("--title", default="", help="a line above the headline")
     parser.add_argument(
         "--no-pictures", action="store_true", help="do not write the charts as SVG files beside the page"
@@ -79,8 +88,9 @@ def run(args: argparse.Namespace) -> int:
         baseline=args.baseline,
         title=args.title,
         pictures=not args.no_pictures,
+        floor=args.floor,
     )
-    for comparison in read_comparisons(args.runs, args.separate, args.baseline):
+    for comparison in read_comparisons(args.runs, args.separate, args.baseline, args.floor):
         print(headline(comparison)[0] + "\n")
         print(terminal.table_text(comparison) + "\n")
     print(f"page:  {out}")

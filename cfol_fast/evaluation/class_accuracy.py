@@ -100,7 +100,7 @@ class ClassAccuracy:
     def __repr__(self) -> str:
         if not len(self.correct):
             return "ClassAccuracy(no examples)"
-        worst = f"worst {self.worst:.1%} ({self.worst_class})"
+        worst = f"worst {self.worst:.1%} ({self.record.worst_in_words})"
         return (
             f"ClassAccuracy(average {self.average:.1%}, 20 % tail {self.tail():.1%}, {worst},"
             f" {len(self.correct)} examples)"

@@ -134,7 +134,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Point:
-    """One method: its two values and, where they are known, the intervals of both."""
+    """One method (or class): its two values and, where they are known, the intervals of both.
+
+    labelled: its name stands in the margin; it shows on hovering in any case.
+    """
 
     name: str
     colour: Colour
@@ -143,6 +146,7 @@ class Point:
     x_interval: tuple[float, float] | None = None
     y_interval: tuple[float, float] | None = None
     strong: bool = False
+    labelled: bool = True
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,8 @@ class ScatterChart:
     x_label: str
     y_label: str
     note: str = ""
+    x_name: str = "average"
+    y_name: str = "worst class"
 
 
 Chart = BarChart | LineChart | DotChart | Matrix | ScatterChart

@@ -7,13 +7,27 @@ What is drawn over the epochs stands in training_charts.py, over the radius of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cfol_fast.plain_text import percent
 from cfol_fast.reporting import radius_charts, training_charts
-from cfol_fast.reporting.chart import BarChart, Chart, DotChart, Figure, Matrix, Rule, Series, on_one_scale
+from cfol_fast.reporting.chart import (
+    BarChart,
+    Chart,
+    DotChart,
+    Figure,
+    Matrix,
+    Point,
+    Rule,
+    ScatterChart,
+    Series,
+    on_one_scale,
+)
 from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
 from cfol_fast.runs.metrics import COUNT, SHARE, Metric, tail_size
 
+# Classes with a name in the chart of training against test errors.
+LABELLED = 15
 # The largest confusion matrix whose cells can be read.
 MATRIX = 20
 
@@ -21,6 +35,7 @@ MATRIX = 20
 def build(comparison: Comparison) -> list[Figure]:
     """Every figure the data allow, in the order of the page."""
     makers: list[Callable[[Comparison], Figure | None]] = [
+        train_and_test,
         measures,
         class_bars,
         tail_bars,
@@ -163,6 +178,57 @@ def _tail_of(group: Group, order: Sequence[str], split: str) -> frozenset[int]:
         (stat.mean, place) for place, name in enumerate(order) if (stat := group.class_stat(split, name))
     ]
     return frozenset(place for _, place in sorted(stats)[: tail_size(len(stats))])
+
+
+def train_and_test(comparison: Comparison) -> Figure | None:
+    """Where the worst class says little: the training error of each class against its test error."""
+    if comparison.leading.key == "worst":
+        return None
+    charts: list[Chart] = []
+    for group in _shown(comparison):
+        errors = _class_errors(group, comparison.classes)
+        tested = [name for name in comparison.ranked() if group.class_stat("robust", name) and name in errors]
+        points = []
+        for name in tested:
+            stat = group.class_stat("robust", name)
+            assert stat is not None
+            points.append(Point(name, group.colour, errors[name], 1 - stat.mean))
+        lowest = {one.name for one in sorted(points, key=lambda one: -one.y)[:LABELLED]}
+        points = [replace(one, labelled=one.name in lowest) for one in points]
+        if points:
+            axes = ("training error of the last epoch, %", "test error under attack, %")
+            names = {"x_name": "training error", "y_name": "test error"}
+            charts.append(ScatterChart(group.heading, points, *axes, note=group.note, **names))
+    if not charts:
+        return None
+    return Figure(
+        "train-test",
+        "Training against test error, class by class",
+        "A dot for each class: how much of its training images was wrong under attack in the last epoch, and"
+        f" how much of its test images is; the {LABELLED} with the highest test error by name. A class to the"
+        " left and high up is memorised: its training error, which the bandit hears, no longer shows how weak"
+        " it is.",
+        charts,
+        pair=len(charts) > 1,
+    )
+
+
+def _class_errors(group: Group, classes: Sequence[str]) -> dict[str, float]:
+    """The training errors of the classes in the last epoch, means over the seeds; without classes that a run
+    has none of.
+    """
+    rows = [
+        run.train[-1]["class_error"]
+        for run in group.counted
+        if run.train and run.train[-1].get("class_error")
+    ]
+    rows = [row for row in rows if len(row) == len(classes)]
+    columns = dict(zip(classes, zip(*rows, strict=True), strict=True)) if rows else {}
+    return {
+        name: sum(errors) / len(errors)
+        for name, errors in columns.items()
+        if all(e is not None for e in errors)
+    }
 
 
 def tail_bars(comparison: Comparison) -> Figure | None:

@@ -19,7 +19,7 @@ from cfol_fast.runs.accuracy import Accuracy, mean_deviation
 from cfol_fast.runs.comparisons import Difference, paired
 from cfol_fast.runs.config import flatten
 from cfol_fast.runs.identity import essential_settings
-from cfol_fast.runs.metrics import FLOOR, METRICS, SHARE, Metric, tail_size, telling
+from cfol_fast.runs.metrics import FLOOR, METRICS, SELECTION, SHARE, Metric, tail_size, telling
 from cfol_fast.runs.records import Run, in_class_order, same_attack
 
 SPLITS = {"robust": "Robust", "clean": "Clean"}
@@ -100,8 +100,8 @@ class Group:
         return summarise(found) if found else None
 
     def worst_class(self, split: str) -> str:
-        """The class that is worst in most seeds."""
-        return Counter(accuracy.worst_class for accuracy in self.accuracies(split)).most_common(1)[0][0]
+        """The class that is worst in most seeds, or how many share it."""
+        return Counter(accuracy.worst_in_words for accuracy in self.accuracies(split)).most_common(1)[0][0]
 
     def over(self, other: Group, split: str, metric: str) -> Difference | None:
         """How much better this group is, paired over the seeds that both have; None where they share none."""
@@ -221,7 +221,17 @@ class Comparison:
         """The group a headline is about: the candidate with the best worst class, which its test result
         itself selects.
         """
-        return max(self.candidates, key=lambda item: item[1].mean, default=(None,))[0]
+
+        def figures(item: tuple[Group, Stat]) -> list[float]:
+            stats = [item[0].stat("robust", key) for key in SELECTION]
+            return [stat.mean for stat in stats if stat is not None]
+
+        return max(self.candidates, key=figures, default=(None,))[0]
+
+    @property
+    def leading(self) -> Metric:
+        """What a headline is about: the worst class, or the number of failing ones where that says little."""
+        return next((metric for metric in self.metrics if metric.key == "below_floor"), METRICS["worst"])
 
     @property
     def metrics(self) -> list[Metric]:

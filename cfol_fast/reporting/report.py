@@ -17,16 +17,20 @@ from cfol_fast.reporting.groups import Comparison, compare, is_baseline, separat
 from cfol_fast.reporting.page import Part, render
 from cfol_fast.reporting.table import Table
 from cfol_fast.reporting.wording import headline, setting_phrase
-from cfol_fast.runs.records import find_runs, load_run
+from cfol_fast.runs.metrics import FLOOR
+from cfol_fast.runs.records import find_runs, load_run, with_floor
 
 
 def read_comparisons(
-    runs: Sequence[Path | str], separately: bool = False, baseline: str | None = None
+    runs: Sequence[Path | str],
+    separately: bool = False,
+    baseline: str | None = None,
+    floor: float = FLOOR,
 ) -> list[Comparison]:
     """The comparisons that `runs` (run folders, folders of runs, evaluation files) make: one, or one per data
-    set when `separately`.
+    set when `separately`. floor: an accuracy below which a class counts as failing.
     """
-    loaded = [load_run(path) for path in find_runs([Path(path) for path in runs])]
+    loaded = [with_floor(load_run(path), floor) for path in find_runs([Path(path) for path in runs])]
     if not separately:
         return [compare(loaded, baseline)]
     return [
@@ -51,6 +55,7 @@ def write_report(
     extra_figures: Sequence[Figure] = (),
     finding: tuple[str, str] | None = None,
     pictures: bool = True,
+    floor: float = FLOOR,
 ) -> Path:
     """Write the page of `runs` to `out` and return its path.
 
@@ -58,12 +63,12 @@ def write_report(
     differences are measured from (ERM by default, else the first run). extra, extra_figures: shown first (a
     recipe's, beside the paper's numbers).
     finding: the headline and the sentences under it, in the place of what the test results say. pictures:
-    also write every chart as SVG beside the page.
+    also write every chart as SVG beside the page. floor: an accuracy below which a class counts as failing.
     """
     out = Path(out)
     if out.is_dir():
         raise InputError(f"{out} is a folder; --out names the page, for example {out / 'report.html'}")
-    comparisons = read_comparisons(runs, separate, baseline)
+    comparisons = read_comparisons(runs, separate, baseline, floor)
     parts = [
         Part(
             comparison,

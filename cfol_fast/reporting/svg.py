@@ -389,9 +389,11 @@ def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
         return max(0.0, low - margin), min(1.0, high + margin)
 
     (x_low, x_high), (y_low, y_high) = ends("x"), ends("y")
-    room = min(max(text_width(point.name, SMALL) for point in chart.points) + 30, 0.48 * canvas.width)
+    named = [point for point in chart.points if point.labelled]
+    widths = [text_width(point.name, SMALL) for point in named]
+    room = min(max(widths, default=0.0) + 30, 0.48 * canvas.width)
     left, right, start = 32.0, canvas.width - room, 22.0
-    end = start + max(260.0, min(420.0, canvas.width * 0.5), 13.5 * len(chart.points))
+    end = start + max(260.0, min(420.0, canvas.width * 0.5), 13.5 * len(named))
 
     def x_of(value: float) -> float:
         return left + (right - left) * (min(max(value, x_low), x_high) - x_low) / (x_high - x_low)
@@ -407,11 +409,13 @@ def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
         canvas.line(x_of(value), start, x_of(value), end, "grid")
         canvas.text(x_of(value), end + 16, f"{100 * value:g}", "axis", "middle")
     canvas.text((left + right) / 2, end + 33, chart.x_label, "axis", "middle")
-    heights = spread([y_of(point.y) for point in chart.points], 13.5, start, end)
-    for point, height in zip(chart.points, heights, strict=True):
+    heights = iter(spread([y_of(point.y) for point in named], 13.5, start, end))
+    for point in chart.points:
         x, y = x_of(point.x), y_of(point.y)
-        title = f"{point.name}: average {percent(point.x)} %, worst class {percent(point.y)} %"
-        canvas.path([(x, y), (right + 4, height), (right + 14, height)], "leader")
+        height = next(heights) if point.labelled else y
+        title = f"{point.name}: {chart.x_name} {percent(point.x)} %, {chart.y_name} {percent(point.y)} %"
+        if point.labelled:
+            canvas.path([(x, y), (right + 4, height), (right + 14, height)], "leader")
         with canvas.group(point.colour, "item", title):
             if point.x_interval is not None:
                 canvas.line(x_of(point.x_interval[0]), y, x_of(point.x_interval[1]), y, "cross")
@@ -419,5 +423,6 @@ def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
                 canvas.line(x, y_of(point.y_interval[0]), x, y_of(point.y_interval[1]), "cross")
             canvas.circle(x, y, 6.5 if point.strong else 5, "dot")
             kind = "small own" + " bold" * point.strong
-            canvas.text(right + 18, height + 4, shorten(point.name, room - 20, SMALL), kind)
+            if point.labelled:
+                canvas.text(right + 18, height + 4, shorten(point.name, room - 20, SMALL), kind)
     canvas.height = end + 38

@@ -10,7 +10,7 @@ from typing import Any
 from cfol_fast.plain_text import MINUS, NARROW, percent, points
 from cfol_fast.reporting.groups import Comparison, Group, Stat
 from cfol_fast.runs.comparisons import NOT_SHOWN
-from cfol_fast.runs.metrics import Metric
+from cfol_fast.runs.metrics import SHARE, Metric
 from cfol_fast.runs.records import Run
 
 
@@ -102,7 +102,7 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     """The finding in one line, and the sentence under it; both computed from the test results."""
     base, focus = comparison.baseline, comparison.focus
     if focus is not None and base.tested and base.stat("robust", "worst") is not None:
-        return _finding(base, focus, len(comparison.candidates))
+        return _finding(comparison, base, focus)
     tested = [group for group in comparison.groups if group.tested and group.accuracies("robust")]
     if tested:
         return _portrait(tested[0])
@@ -112,38 +112,51 @@ def headline(comparison: Comparison) -> tuple[str, str]:
     return "Not finished yet", f"No run has a test result so far ({states})."
 
 
-def _finding(base: Group, focus: Group, of: int) -> tuple[str, str]:
-    """of: how many methods the focus is the best of."""
-    before, after = base.stat("robust", "worst"), focus.stat("robust", "worst")
+def _counted(comparison: Comparison, focus: Group, before: float, after: float) -> str:
+    """The first line where the number of failing classes says more than the worst one."""
+    metric = comparison.leading
+    path = f"{metric.text(before)} to {metric.text(after)} of {len(comparison.classes)}"
+    name = metric.phrase(comparison.floor).replace(" %", f"{NARROW}%")
+    if before == after:
+        return f"{focus.label} leaves {metric.text(after)} of {len(comparison.classes)} {name}"
+    return f"{focus.label} {'lowers' if after < before else 'raises'} the number of {name} from {path}"
+
+
+def _finding(comparison: Comparison, base: Group, focus: Group) -> tuple[str, str]:
+    metric, of = comparison.leading, len(comparison.candidates)
+    before, after = base.stat("robust", metric.key), focus.stat("robust", metric.key)
     average, average_after = base.stat("robust", "average"), focus.stat("robust", "average")
     if not (before and after and average and average_after):
         return _portrait(focus)
     change = after.mean - before.mean
+    gain = metric.is_better(change)
     verb = "lifts" if change > 0 else "lowers" if change < 0 else "leaves"
     first = (
         f"{focus.label} {verb} the worst class from {percent(before.mean)} to {percent(after.mean)}{NARROW}%"
     )
     if change == 0:
         first = f"{focus.label} leaves the worst class at {percent(after.mean)}{NARROW}%"
+    if metric.unit != SHARE:
+        first = _counted(comparison, focus, before.mean, after.mean)
     moved = average_after.mean - average.mean
     path = f"{percent(average.mean)} to {percent(average_after.mean)}{NARROW}%"
     if points(moved) == "0.0":
         price = f"The average stays at {percent(average_after.mean)}{NARROW}%."
-    elif change > 0 > moved:
+    elif gain and moved < 0:
         price = f"The price is {percent(-moved)} points of the average, from {path}."
     else:
         price = (
             f"The average {'rises' if moved > 0 else 'falls'} by {percent(abs(moved))} points, from {path}."
         )
     second = f"Accuracy under attack, compared with {base.label}. {price}"
-    return first, f"{second} {_evidence(base, focus, of)}"
+    return first, f"{second} {_evidence(base, focus, of, metric)}"
 
 
-def _evidence(base: Group, focus: Group, of: int) -> str:
-    """What the seeds say about the difference of the worst classes; of a method that its test result selected
+def _evidence(base: Group, focus: Group, of: int, metric: Metric) -> str:
+    """What the seeds say about the difference of the metric; of a method that its test result selected
     they show nothing.
     """
-    difference = focus.over(base, "robust", "worst")
+    difference = focus.over(base, "robust", metric.key)
     selected = (
         f" Descriptive: {focus.label} is the best of {of} methods by this test result itself."
         if of > 1
@@ -157,13 +170,14 @@ def _evidence(base: Group, focus: Group, of: int) -> str:
             f"The difference is the same in each of {len(difference.values)} seeds, which do not tell how"
             f" much it varies.{selected}"
         )
-    low, high = (points(limit) for limit in difference.interval)
+    low, high = (metric.change(limit) for limit in difference.interval)
+    unit = "points" if metric.unit == SHARE else "classes"
     if selected:
         return (
-            f"The 95 % interval of the difference {seeds}, of it alone, is {low} to {high} points.{selected}"
+            f"The 95 % interval of the difference {seeds}, of it alone, is {low} to {high} {unit}.{selected}"
         )
     verdict = "is shown" if difference.verdict != NOT_SHOWN else "is not shown"
-    return f"The difference {verdict} {seeds}: its 95 % interval is {low} to {high} points."
+    return f"The difference {verdict} {seeds}: its 95 % interval is {low} to {high} {unit}."
 
 
 def price_sentence(price: Mapping[str, Any]) -> str:
@@ -193,7 +207,9 @@ def _portrait(group: Group) -> tuple[str, str]:
         f"{group.label} holds {percent(average.mean)}{NARROW}% on average, {percent(worst.mean)}{NARROW}% in"
         " the worst class"
     )
-    second = f"Robust accuracy under attack; the worst class is {name}."
+    several = name.endswith(" classes")
+    second = f"Robust accuracy under attack; {f'{name} are' if several else 'the worst class is'}"
+    second += " the worst." if several else f" {name}."
     return first, second
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cfol_fast.errors import InputError
+from cfol_fast.plain_text import named
 from cfol_fast.runs import intervals
 from cfol_fast.runs.json_files import check_shape
 from cfol_fast.runs.metrics import FLOOR, METRICS, tail_mean
@@ -187,7 +188,7 @@ class Accuracy:
     @property
     def worst_in_words(self) -> str:
         """The name of the worst class, or how many classes share its accuracy."""
-        return self.worst_class if len(self.lowest) == 1 else f"{len(self.lowest)} classes"
+        return named(self.lowest)
 
     @property
     def class_limits(self) -> list[intervals.Interval] | None:

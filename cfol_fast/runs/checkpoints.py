@@ -183,9 +183,15 @@ def check_contents(state: dict[str, Any], path: Path) -> None:
     for name, kept in best.items():
         if name not in BEST:
             raise InputError(f"{path}: {name!r} is no checkpoint of a run, only {', '.join(BEST)}")
-        value = kept.get("value") if isinstance(kept, dict) else None
-        if not isinstance(value, float | int) or not math.isfinite(value) or not _is_count(kept.get("epoch")):
+        kept = kept if isinstance(kept, dict) else {}
+        then = kept.get("then", [])
+        figures = [kept.get("value"), *(then if isinstance(then, list) else [None])]
+        if not _is_count(kept.get("epoch")) or not all(map(_is_finite, figures)):
             raise InputError(f"{path}: {name} has no epoch and value: {repr(kept)[:100]}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value)
 
 
 def _is_count(value: Any) -> bool:

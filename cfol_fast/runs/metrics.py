@@ -199,6 +199,11 @@ _ALL: Sequence[Metric] = (
 METRICS = {metric.key: metric for metric in _ALL}
 
 
+# What is selected by its worst class is compared in this order, so that equal worst classes, as of many at 0,
+# are no lottery.
+SELECTION = ("worst", "tail", "class_average")
+
+
 def telling(accuracies: Iterable[Accuracy]) -> list[Metric]:
     """What a report shows of these accuracies: each metric that tells something of one of them."""
     known = list(accuracies)

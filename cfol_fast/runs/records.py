@@ -9,8 +9,8 @@ result, but its hold-out accuracies so far are shown as such.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cfol_fast.runs.config import flatten
 from cfol_fast.runs.json_files import check_shape, read_json, read_object
 from cfol_fast.runs.metrics_log import FILE as ROWS
 from cfol_fast.runs.metrics_log import read_rows
+from cfol_fast.runs.offset_file import ADJUSTED
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
 from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT, is_old, replaced_by
 
@@ -42,6 +43,7 @@ RESULT_SHAPE = {
     "holdout": str,
     "finished": bool,
     "checkpoints": {str: {"epoch": int, **_BOTH}},
+    ADJUSTED: _BOTH,
     "attack": _SETTINGS,
     "versions": {str: (str, float, bool, None)},
     "seconds": float,
@@ -96,7 +98,8 @@ class Run:
     checkpoints: by name, {"epoch": e, "clean": Accuracy, "robust": Accuracy}. train, validation: the rows of
     metrics.jsonl, the second with their "clean" and "robust" as Accuracy. root: of a folder of images, which
     has no name of its own but its path, or the digest of its images where the run is known by that.
-    test_images: the digest of the images it was tested on; None for a run of version 0.2 or older.
+    test_images: the digest of the images it was tested on; None for a run of version 0.2 or older. adjusted:
+    {"clean", "robust"} with class offsets by the rule of all tables; empty where none were fitted.
     """
 
     path: Path
@@ -122,6 +125,7 @@ class Run:
     curves: list[RadiusCurve]
     root: str | None = None
     test_images: str | None = None
+    adjusted: dict[str, Any] = field(default_factory=dict)
 
     @property
     def epochs(self) -> tuple[int, int | None]:
@@ -152,16 +156,40 @@ def join_versions(versions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
 
 
+def with_floor(run: Run, floor: float) -> Run:
+    """The run with another accuracy below which a class counts as failing."""
+    return _with_accuracies(run, lambda held: replace(held, floor=floor))
+
+
+def _with_accuracies(run: Run, change: Callable[[Accuracy], Accuracy]) -> Run:
+    """The run with every accuracy in it changed."""
+
+    def both(value: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: change(held) if isinstance(held, Accuracy) else held for key, held in value.items()}
+
+    def evaluation(one: SavedEvaluation) -> SavedEvaluation:
+        return replace(one, clean=one.clean and change(one.clean), robust=one.robust and change(one.robust))
+
+    def curve(one: RadiusCurve) -> RadiusCurve:
+        return replace(one, points=[(eps, change(held)) for eps, held in one.points])
+
+    return replace(
+        run,
+        clean=run.clean and change(run.clean),
+        robust=run.robust and change(run.robust),
+        adjusted=both(run.adjusted),
+        checkpoints={name: both(held) for name, held in run.checkpoints.items()},
+        validation=[both(value) for value in run.validation],
+        evaluations=[evaluation(one) for one in run.evaluations],
+        curves=[curve(one) for one in run.curves],
+    )
+
+
 def in_class_order(run: Run, classes: list[str]) -> Run:
     """The run with its classes, which are the same, in this order."""
     if run.classes == classes:
         return run
     places = [run.classes.index(name) for name in classes]
-
-    def both(value: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            key: held.in_order(classes) if isinstance(held, Accuracy) else held for key, held in value.items()
-        }
 
     def row(value: Mapping[str, Any]) -> dict[str, Any]:
         """Its lists have a number for each class."""
@@ -172,16 +200,8 @@ def in_class_order(run: Run, classes: list[str]) -> Run:
             for key, held in value.items()
         }
 
-    return replace(
-        run,
-        classes=classes,
-        **both({"clean": run.clean, "robust": run.robust}),
-        checkpoints={name: both(held) for name, held in run.checkpoints.items()},
-        train=[row(value) for value in run.train],
-        validation=[both(value) for value in run.validation],
-        evaluations=[one.in_order(classes) for one in run.evaluations],
-        curves=[curve.in_order(classes) for curve in run.curves],
-    )
+    ordered = _with_accuracies(run, lambda held: held.in_order(classes))
+    return replace(ordered, classes=classes, train=[row(value) for value in run.train])
 
 
 def read_finished(folder: Path) -> dict[str, Any]:
@@ -321,6 +341,7 @@ def _build(path: Path, config: dict[str, Any], result: dict[str, Any], rows: lis
         curves=curves,
         root=root if dataset == "folder" else None,
         test_images=_test_images(result),
+        adjusted=_both(result[ADJUSTED], f"{where}: {ADJUSTED}", classes) if result.get(ADJUSTED) else {},
     )
 
 

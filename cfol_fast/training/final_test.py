@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cfol_fast import atomic, data, evaluation, methods, theory
 from cfol_fast.data.source import PartOfSource
 from cfol_fast.machine import versions
+from cfol_fast.plain_text import worst_class
 from cfol_fast.runs import checkpoints, predictions, run_folder
 from cfol_fast.runs.defaults import holdout_label
 from cfol_fast.runs.loading import read_checkpoint
@@ -128,7 +129,7 @@ def in_words(found: dict[str, Any]) -> str:
     clean, robust = found["clean"], found["robust"]
     return (
         f"clean {clean['average']:.1%}, robust {robust['average']:.1%}, 20 % tail {robust['tail']:.1%}, "
-        f"worst class {robust['worst_class']} {robust['worst']:.1%}"
+        f"worst class {worst_class(robust)}"
     )
 
 

@@ -13,14 +13,15 @@ class Position:
     step: steps that are done. epoch: epochs that are finished, validated and logged.
     seconds: over all parts of a run that was interrupted. epoch_seconds: of training, without validation, in
     this epoch.
-    best: for each early-stopping rule the checkpoint's name and its {"epoch", "value"}.
+    best: for each early-stopping rule the checkpoint's name and its {"epoch", "value"}, of the worst
+    class with what is compared "then".
     """
 
     step: int = 0
     epoch: int = 0
     seconds: float = 0.0
     epoch_seconds: float = 0.0
-    best: dict[str, dict[str, float]] = field(default_factory=dict)
+    best: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def spend(self, seconds: float) -> None:
         """A step took so long."""

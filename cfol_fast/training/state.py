@@ -5,6 +5,7 @@ the test.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.data_facts import DataFacts
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import named_as_today
+from cfol_fast.runs.metrics import SELECTION
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import TrainingBatches
@@ -99,7 +101,7 @@ class RunState:
 
     def keep_best(self, validated: Row) -> None:
         """Both early-stopping rules of the paper: the best robust accuracy on average over the classes, and
-        in the worst class.
+        in the worst class (of equal ones in the tail, then on average).
 
         The weights' moving average is kept by its own accuracies.
         """
@@ -109,13 +111,14 @@ class RunState:
         epoch, best = self.position.epoch + 1, self.position.best
         for prefix, found, model in kept:
             accuracies = judged(self.config, found)
-            for rule, value in (
-                (BEST_AVERAGE, accuracies["class_average"]),
-                (BEST_WORST, accuracies["worst"]),
+            for rule, order in (
+                (BEST_AVERAGE, [accuracies["class_average"]]),
+                (BEST_WORST, [accuracies[key] for key in SELECTION]),
             ):
                 name = prefix + rule
-                if name not in best or value > best[name]["value"]:
-                    best[name] = {"epoch": epoch, "value": value}
+                if name not in best or is_better(order, best[name]):
+                    value, *then = order
+                    best[name] = {"epoch": epoch, "value": value, **({"then": then} if then else {})}
                     whole = self.checkpoint(epoch, model, validation=found)
                     self.store.save_best(name, whole.to_state())
 
@@ -271,3 +274,12 @@ class RunState:
                 " from: put it back, or start afresh with --overwrite"
             )
         return found
+
+
+def is_better(order: Sequence[float], kept: Mapping[str, Any]) -> bool:
+    """Whether figures, the most important first, are above those of the kept weights.
+
+    A run of before there was a second figure is compared by the first alone.
+    """
+    before = [kept["value"], *kept.get("then", [])]
+    return list(order[: len(before)]) > before

@@ -121,8 +121,8 @@ def make_run(
     """Write a run folder. `stopped`: the epoch after which it was killed, so that there is no result.json."""
     rng = random.Random(f"{method} {seed} {classes}")
     names = names or class_names(classes)
-    dataset = dataset or {10: "fashion-mini", 100: "cifar100", 200: "tiny-imagenet"}[classes]
-    count = {10: 300, 100: 100, 200: 50}[classes]
+    dataset = dataset or {10: "fashion-mini", 43: "gtsrb", 100: "cifar100", 200: "tiny-imagenet"}[classes]
+    count = {10: 300, 43: 20, 100: 100, 200: 50}[classes]
     robust = final_shares(method, classes, rng)
     clean = [min(1.0, 0.6 * share + 0.38 + rng.gauss(0, 0.01)) for share in robust]
     folder.mkdir(parents=True)

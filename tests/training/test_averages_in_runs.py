@@ -12,6 +12,7 @@ from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.loading import load, read_checkpoint
+from cfol_fast.runs.metrics import SELECTION
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.training import train
 from cfol_fast.training.callbacks import scalars
@@ -58,10 +59,11 @@ def test_it_is_validated_and_tested_beside_the_weights(run):
     assert {count for row in (*rows, rows[0]["ema"]) for count in row["robust"]["count"].values()} == {4}
     result = json.loads((run / "result.json").read_text())
     assert {"ema-last", "ema-best-average", "ema-best-worst"} < result["checkpoints"].keys()
-    for rule, metric in (("ema-best-average", "class_average"), ("ema-best-worst", "worst")):
-        values = [row["ema"]["robust"][metric] for row in rows]
+    for rule, keys in (("ema-best-average", ["class_average"]), ("ema-best-worst", SELECTION)):
+        values = [[row["ema"]["robust"][key] for key in keys] for row in rows]
         assert result["checkpoints"][rule]["epoch"] == 1 + values.index(max(values))
-        assert read_checkpoint(run / f"checkpoints/{rule}.pt").validation["robust"][metric] == max(values)
+        kept = read_checkpoint(run / f"checkpoints/{rule}.pt").validation["robust"]
+        assert [kept[key] for key in keys] == max(values)
 
 
 @pytest.mark.slow

@@ -11,11 +11,13 @@ from cfol_fast.errors import InputError, TrainingFailed
 from cfol_fast.methods import METHODS
 from cfol_fast.runs import predictions
 from cfol_fast.runs.loading import read_checkpoint
+from cfol_fast.runs.metrics import SELECTION
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.run_folder import read_result
 from cfol_fast.training import loop, trainer
 from cfol_fast.training.epoch_counts import NEVER
 from cfol_fast.training.images import load_images
+from cfol_fast.training.state import is_better
 from tests.training import tiny
 
 
@@ -93,8 +95,8 @@ def test_the_best_checkpoints_are_those_of_the_validation_rows(few_images, tmp_p
     """
     run = tiny.run(tmp_path / "run", method, epochs=4)
     rows = [row for row in read_rows(run.folder) if row["kind"] == "validation"]
-    for name, metric in (("best-average", "average"), ("best-worst", "worst")):
-        values = [row[judged][metric] for row in rows]
+    for name, keys in (("best-average", ["average"]), ("best-worst", SELECTION)):
+        values = [[row[judged][key] for key in keys] for row in rows]
         first_best = 1 + values.index(max(values))
         assert run.result["checkpoints"][name]["epoch"] == first_best
         assert read_checkpoint(run.folder / "checkpoints" / f"{name}.pt").epoch == first_best
@@ -207,10 +209,25 @@ def test_the_best_epoch_is_the_best_on_average_over_the_classes(few_images, tmp_
     """As in the paper: a large class does not decide which epoch is kept."""
     trainer = tiny.new_trainer(tmp_path)
     for average, class_average in ((0.5, 0.4), (0.6, 0.3), (0.4, 0.5)):
-        both = {"average": average, "class_average": class_average, "worst": 0.1}
+        both = {"average": average, "class_average": class_average, "worst": 0.1, "tail": 0.2}
         trainer.state.keep_best({"clean": both, "robust": both})
         trainer.position.epoch += 1
     assert trainer.position.best["best-average"] == {"epoch": 3, "value": 0.5}
+
+
+def test_of_equal_worst_classes_the_better_tail_is_kept_then_the_better_average(few_images, tmp_path):
+    """With many classes every epoch has one at 0."""
+    trainer = tiny.new_trainer(tmp_path)
+    for tail, class_average in ((0.1, 0.5), (0.2, 0.4), (0.2, 0.6), (0.2, 0.5), (0.1, 0.9)):
+        both = {"average": 0.5, "class_average": class_average, "worst": 0.0, "tail": tail}
+        trainer.state.keep_best({"clean": both, "robust": both})
+        trainer.position.epoch += 1
+    assert trainer.position.best["best-worst"] == {"epoch": 3, "value": 0.0, "then": [0.2, 0.6]}
+
+
+def test_weights_kept_by_an_older_version_are_compared_by_their_worst_class_alone():
+    assert not is_better([0.3, 0.4, 0.5], {"value": 0.3})
+    assert is_better([0.31, 0.0, 0.0], {"value": 0.3})
 
 
 @pytest.mark.slow

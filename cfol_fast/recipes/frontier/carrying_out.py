@@ -24,6 +24,7 @@ from cfol_fast.recipes.frontier.plan import CFOL, ERM, Place, Row, Settings
 from cfol_fast.recipes.planning import Job
 from cfol_fast.recipes.reproduction import Loader
 from cfol_fast.runs.json_files import made_from, read_object
+from cfol_fast.runs.metrics import SELECTION
 from cfol_fast.runs.run_folder import is_old
 
 logger = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ def _search(carrier: Carrier) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row, settings, job in tried:
         held = facts.holdout(job.folder(carrier.out))
-        figures = {metric: round(held.metric(metric), 6) for metric in ("average", "tail", "worst")}
+        figures = {metric: round(held.metric(metric), 6) for metric in ("average", *SELECTION)}
         epoch = facts.tested_epoch(job.folder(carrier.out))
         found.append(
             {"row": row.name, "settings": settings, "run": job.name, "epoch": epoch, "holdout": figures}

@@ -26,7 +26,7 @@ from cfol_fast.runs.comparisons import judge, paired
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.intervals import t_interval
 from cfol_fast.runs.json_files import read_object
-from cfol_fast.runs.metrics import METRICS
+from cfol_fast.runs.metrics import METRICS, SELECTION
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.price import price
 from cfol_fast.runs.records import join_versions, read_finished
@@ -196,28 +196,33 @@ def shared_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
     return sorted(set(first) & set(second))
 
 
-def choose(search: Sequence[dict[str, Any]]) -> None:
-    """Marks the setting of each row that is taken: the best worst class on the search's hold-out, then the
-    best average.
+def order(held: Mapping[str, float]) -> tuple[float, ...]:
+    """What a search compares: the best worst class, of equal ones the best tail, then class average.
+
+    A search of before it noted the class average was chosen by the worst class, then the average.
     """
+    return tuple(held[key] for key in (SELECTION if "class_average" in held else ("worst", "average")))
+
+
+def choose(search: Sequence[dict[str, Any]]) -> None:
+    """Marks the setting of each row that is taken, by `order` on the search's hold-out."""
     for name in {item["row"] for item in search}:
         of_row = [item for item in search if item["row"] == name]
-        best = max(of_row, key=lambda item: (item["holdout"]["worst"], item["holdout"]["average"]))
+        best = max(of_row, key=lambda item: order(item["holdout"]))
         for item in of_row:
             item["chosen"] = item is best
 
 
 def rank_rivals(table: Table, search: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """The rivals, the best first, by the worst class of their chosen setting on the search's hold-out, then
-    by its average.
+    """The rivals, the best first, by `order` of their chosen setting on the search's hold-out.
 
     The table's own seeds have no say: a rival that was chosen for its luck with them would look better than
     it is.
     """
     rivals = [row.name for row in table.rows if row.rival]
     held = {item["row"]: item["holdout"] for item in search if item["chosen"] and item["row"] in rivals}
-    order = sorted(held, key=lambda name: (-held[name]["worst"], -held[name]["average"], rivals.index(name)))
-    return [(name, held[name]["worst"]) for name in order]
+    ranking = sorted(held, key=lambda name: (*(-figure for figure in order(held[name])), rivals.index(name)))
+    return [(name, held[name]["worst"]) for name in ranking]
 
 
 def build(

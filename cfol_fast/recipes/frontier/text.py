@@ -314,13 +314,15 @@ def search_table(facts: Facts) -> Table | None:
         last = item["row"]
     if not rows:
         return None
+    newer = "class_average" in facts["search"][0]["holdout"]
+    second = "20 % tail, then the best class average" if newer else "average"
     where = f"At the {facts['settings_from']} scale, o" if facts["settings_from"] else "O"
     origins = " ".join(f"{', '.join(names)}: {origin}." for names, origin in facts["origins"])
     return Table(
         "frontier-search",
         "The settings that were tried",
         f"{where}n the hold-out of seed {facts['search_seed']}, which the table does not use, one run for"
-        " each, in percent under attack: the best worst class is chosen (of equal ones the best average,"
+        f" each, in percent under attack: the best worst class is chosen (of equal ones the best {second},"
         " then the first), at the epoch with the best average, and the best rival by the same figure."
         f" {_by_holdout(facts)}Where the settings come from. {origins}",
         ["Method"],
