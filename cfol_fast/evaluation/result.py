@@ -128,6 +128,12 @@ class Evaluation:
             lines.append(f"{len(shown.lowest)} classes are the worst, all at {_percent(shown.worst)}")
         for what, accuracy in self.attacks if len(self.attacks) > 1 else []:
             lines.append(f"{what.get('kind')}: {_percent(accuracy.average)} average, {describe(what)}")
+        kinds = [str(what.get("kind")) for what, _ in self.attacks]
+        if kinds and "autoattack" not in kinds:
+            names = " and ".join(kind.upper() for kind in kinds)
+            lines.append(
+                f"robust: upper bounds, by {names}; a stronger attack finds more (--attack autoattack)"
+            )
         warnings = [f"warning: {one['reason']}" for one in self.warnings]
         return "\n".join([*warnings, *lines, *(f"note: {note}" for note in self.notes)])
 

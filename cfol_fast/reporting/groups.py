@@ -84,6 +84,11 @@ class Group:
         found = [clean if split == "clean" else robust for clean, robust in self.shown]
         return [accuracy for accuracy in found if accuracy is not None]
 
+    def adjusted(self, split: str) -> list[Accuracy]:
+        """With class offsets; empty unless every run that counts has them."""
+        found = [run.adjusted.get(split) for run in self.counted]
+        return [one for one in found if one is not None] if all(found) else []
+
     def stat(self, split: str, metric: str) -> Stat | None:
         """One of METRICS by its key over the seeds, None when no run has it."""
         return stat_of(self.accuracies(split), metric)

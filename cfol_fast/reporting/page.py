@@ -29,7 +29,7 @@ PHONE = 342.0
 # More methods than these are rows of the comparison table instead of columns.
 MANY_METHODS = 6
 # Tables that come before the figures.
-FIRST = ("price", "checkpoints")
+FIRST = ("adjusted", "price", "checkpoints")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from typing import Any
 from cfol_fast.plain_text import points
 from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat, stat_of
 from cfol_fast.reporting.table import Cell, Row, Table
-from cfol_fast.reporting.wording import attack_phrase, change_text, duration, run_state, stat_text
+from cfol_fast.reporting.wording import (
+    attack_phrase,
+    change_text,
+    duration,
+    run_state,
+    stat_text,
+    upper_bound,
+)
 from cfol_fast.runs import price as prices
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.checkpoints import EMA
@@ -24,6 +31,7 @@ def build(comparison: Comparison) -> list[Table]:
     """Every table the data allow, in the order of the page."""
     made = [
         comparison_table(comparison),
+        adjusted(comparison),
         price(comparison),
         evaluations(comparison),
         early_stopping(comparison),
@@ -91,11 +99,58 @@ def comparison_table(comparison: Comparison) -> Table:
     return Table(
         "comparison",
         "Comparison",
-        " ".join([". ".join([caption, *unfinished]) + ".", *comparison.caveats()]),
+        " ".join([". ".join([caption, *unfinished]) + ".", *_bounds(comparison), *comparison.caveats()]),
         ["", ""],
         [_head(group) for group in comparison.groups],
         rows,
         [group.colour for group in comparison.groups],
+    )
+
+
+def _bounds(comparison: Comparison) -> list[str]:
+    """That weak attacks give upper bounds, once for each attack of the groups."""
+    found = [upper_bound(run.attack) for group in comparison.groups for run in group.counted if run.tested]
+    return [text for text in dict.fromkeys(found) if text]
+
+
+def adjusted(comparison: Comparison) -> Table | None:
+    """Plain and offset-adjusted figures side by side, of the groups all of whose runs have both."""
+    groups = [group for group in comparison.groups if group.tested and group.adjusted("robust")]
+    if not groups:
+        return None
+    base = groups[0] if groups[0] is comparison.baseline else None
+    alike = [comparison.comparable(group) for group in groups]
+    rows: list[Row] = []
+    for split, split_name in SPLITS.items():
+        for number, metric in enumerate(comparison.metrics):
+            cells: list[Cell] = []
+            pairs = []
+            for of in (Group.accuracies, Group.adjusted):
+                stats = [stat_of(of(group, split), metric.key) for group in groups]
+                shown = [stat if same else None for stat, same in zip(stats, alike, strict=True)]
+                compared = _cells(shown, shown[0] if base else None, metric)
+                pairs.append(
+                    [
+                        cell if same else _cells([stat], None, metric)[0]
+                        for cell, stat, same in zip(compared, stats, alike, strict=True)
+                    ]
+                )
+            for plain, with_offsets in zip(*pairs, strict=True):
+                cells += [plain, with_offsets]
+            opens = number == 0
+            rows.append(Row([split_name if opens else "", metric.heading(comparison.floor)], cells, opens))
+    return Table(
+        "adjusted",
+        "Plain and with class offsets",
+        "Accuracy in percent of the tested checkpoint, and of the same with class offsets that were fitted on"
+        " the hold-out by one rule for all: of the rounds of the fit whose worst class is within one standard"
+        " error of the best, the one with the best average. The plain figures describe a checkpoint, the"
+        " adjusted ones what training gained beyond a threshold. Differences: plain from plain, adjusted from"
+        " adjusted.",
+        ["", ""],
+        [title for group in groups for title in (group.label, f"{group.label}, with offsets")],
+        rows,
+        [group.colour for group in groups for _ in range(2)],
     )
 
 

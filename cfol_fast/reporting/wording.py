@@ -75,6 +75,15 @@ def attack_phrase(attack: Mapping[str, Any]) -> str:
     return name
 
 
+def upper_bound(attack: Mapping[str, Any]) -> str:
+    """What is to be known of the accuracies under a weak attack; empty for AutoAttack and without one."""
+    kinds = [one.get("kind") for one in attack.get("of") or [attack]]
+    if not attack or "none" in kinds or any(str(kind).lower() == "autoattack" for kind in kinds):
+        return ""
+    name = attack_phrase(attack).split(",")[0]
+    return f"Robust accuracies under {name} are upper bounds: a stronger attack finds more."
+
+
 def setting_phrase(comparison: Comparison) -> str:
     """'fashion-mini · demo-cnn · PGD-20, ε = 0.1 · 300 test images per class'."""
     runs = [run for group in comparison.groups for run in group.runs]

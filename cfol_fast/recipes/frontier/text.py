@@ -21,7 +21,7 @@ from cfol_fast.recipes.frontier.sentences import (
 )
 from cfol_fast.reporting import Cell, Row, Table
 from cfol_fast.reporting.tables import PRICE_COLUMNS, price_cells
-from cfol_fast.reporting.wording import attack_phrase
+from cfol_fast.reporting.wording import attack_phrase, upper_bound
 from cfol_fast.runs.metrics import METRICS, Metric, tail_size
 
 RULES = {
@@ -129,7 +129,8 @@ def main_tables(facts: Facts) -> list[Table]:
                 f"Test accuracy in percent of the best-average checkpoint, {_span(facts['images_per_class'])}"
                 f" test images of each class; mean over {several} ± half of its 95 % t-interval (without one"
                 f" where all seeds are equal). 20 % tail: the mean of the {tail_size(classes)} weakest of"
-                f" {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS} {DESCRIPTIVE}",
+                f" {classes} classes; best − worst: in points. {OWN} {OVER_SEEDS}"
+                f" {upper_bound(facts['attack']) + ' ' if kind == 'robust' else ''}{DESCRIPTIVE}",
                 ["Base", "Method"],
                 columns,
                 rows,
