@@ -392,7 +392,8 @@ def attack_images(attack: Any, model: nn.Module, x: Tensor, y: Tensor) -> Tensor
         finally:
             attack.any_layout = before
     with torch.enable_grad():
-        x_adv = attack(x.detach().clone(memory_format=torch.contiguous_format), y)
+        # It may write to both.
+        x_adv = attack(x.detach().clone(memory_format=torch.contiguous_format), y.clone())
     for module in model.modules():
         module.training = False
     if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:

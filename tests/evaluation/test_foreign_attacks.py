@@ -151,3 +151,18 @@ def test_everybodys_generators_go_on_as_if_it_had_not_drawn(trained: Trained) ->
     seed()
     evaluate(*trained, attack=drawing)
     assert drawn() == wanted
+
+
+def test_an_attack_that_writes_to_its_images_and_labels_changes_nothing_else(trained: Trained) -> None:
+    """A targeted attack of a library counts its labels up in place; the next attack has the true ones."""
+
+    def writes(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1).remainder_(10)
+        return x.mul_(0.9)
+
+    model, x, y = trained.model, trained.x[:40].clone(), trained.y[:40].clone()
+    pgd = {"eps": EPS, "steps": 2}
+    alone, after = evaluate(model, x, y, pgd), evaluate(model, x, y, [writes, pgd])
+    assert torch.equal(after.attacks[1][1].correct, alone.robust.correct)
+    assert torch.equal(x, trained.x[:40])
+    assert torch.equal(y, trained.y[:40])
