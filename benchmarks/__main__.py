@@ -36,6 +36,7 @@ QUESTIONS = (
     "bfloat16",
     "pgd_step",
     "input_gradient",
+    "fingerprint",
     "cfol_step",
     "methods",
     "class_bandit",

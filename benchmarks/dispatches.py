@@ -44,6 +44,8 @@ class Counted(TorchDispatchMode):
     launches: count kernel launches as on a GPU, where cuDNN adds a bias by a launch of its own.
     """
 
+    only_watches = True
+
     def __init__(self, launches: bool = False) -> None:
         super().__init__()
         self.launches = launches

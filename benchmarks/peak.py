@@ -43,6 +43,8 @@ class Operations(TorchDispatchMode):
     convolutions.
     """
 
+    only_watches = True
+
     total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

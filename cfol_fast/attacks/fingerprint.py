@@ -12,28 +12,36 @@ order in which they are met.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import collections.abc
 import contextvars
-import dataclasses
 import enum
 import functools
-import io
-import logging
 import operator
 import random
-import sys
 import types
 import weakref
 from array import array as Array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from cfol_fast.attacks.kinds import (
+    BARE,
+    HOOKS,
+    OWN_AFFAIR,
+    SKIPPED,
+    TYPED,
+    finds_attributes,
+    in_bytes,
+    is_of_ctypes,
+    is_settings,
+    same_object,
+    slots_of,
+)
 from cfol_fast.attacks.names import ABSENT, Met, Named, Reader, asked, is_of_others, words_in
 from cfol_fast.attacks.surroundings import GLOBAL_HOOKS, USED, modes
 
@@ -45,45 +53,9 @@ Fingerprint = tuple[Hashable, ...]
 # attack.
 MOST = 200_000
 _AGAIN = object()
-_HOOKS = frozenset(
-    [
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "_forward_hooks_with_kwargs",
-        "_forward_hooks_always_called",
-        "_forward_pre_hooks_with_kwargs",
-    ]
-)
-# Of a module: what takes no part in a forward pass.
-_SKIPPED = frozenset(
-    [
-        "_state_dict_hooks",
-        "_state_dict_pre_hooks",
-        "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-        "_non_persistent_buffers_set",
-        "_is_full_backward_hook",
-        "call_super_init",
-    ]
-)
-# Compared by value. 1, 1.0 and True are equal in Python and not to a forward pass, so the type of all but the
-# first stands beside them.
-_BARE = frozenset((int, str, type(None)))
-_TYPED = frozenset((bool, float, complex, bytes, range, type(...), type(NotImplemented), torch.Size)) | {
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-    torch.layout,
-}
 # A function that names one of these reads all attributes of an object. Settings alone are then compared
 # whole: others may be anything.
 _READ_ALL = frozenset(("asdict", "astuple", "fields"))
-
-
-# Objects of Python's library that go their own way: what is in them changes nothing that is computed.
-_OWN_AFFAIR = (logging.Logger, logging.Handler, io.IOBase)
 
 
 class TooMuch(Exception):
@@ -91,31 +63,6 @@ class TooMuch(Exception):
 
     def __init__(self, reason: str = "its Python state is too large to be compared at every attack") -> None:
         super().__init__(reason)
-
-
-class _Is:
-    """Stands for one object; equal by identity."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, it: object) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Is) and other.it is self.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
-def _same(it: Any) -> Hashable:
-    """Equal for this very object alone; it is not kept alive where that can be helped."""
-    try:
-        # There is one such reference for an object. Two of them would compare the objects by what their class
-        # calls equal.
-        return _Is(weakref.ref(it))
-    except TypeError:
-        return _Is(it)
 
 
 def fingerprint(model: nn.Module, functions: Named | None = None) -> Fingerprint:
@@ -180,9 +127,9 @@ class Walk:
         if self.memory is not None:
             self.memory.keep(attributes)
         for name, value in attributes.items():
-            if value.__class__ in _BARE:
+            if value.__class__ in BARE:
                 out += (name, value)
-            elif name in _SKIPPED or (name in _HOOKS and not value):
+            elif name in SKIPPED or (name in HOOKS and not value):
                 continue
             elif name == "_parameters" or name == "_buffers":
                 self._tensors(value)
@@ -217,9 +164,9 @@ class Walk:
     def value(self, value: Any, name: str | None = None) -> None:
         """name: of the attribute that holds it, where a function may name it."""
         kind = value.__class__
-        if kind in _BARE:
+        if kind in BARE:
             self.out.append(value)
-        elif kind in _TYPED:
+        elif kind in TYPED:
             self.out += (kind, value)
         else:
             handler = _HANDLERS.get(kind)
@@ -322,14 +269,14 @@ class Walk:
             self.memory.tensor(tensor)
 
     def _identity(self, value: object) -> None:
-        self.out.append(_same(value))
+        self.out.append(same_object(value))
 
     def _weak(self, reference: weakref.ref[Any]) -> None:
         self.out.append(weakref.ref)
         self.value(reference())
 
     def _context(self, variable: contextvars.ContextVar[Any]) -> None:
-        self.out.append(_same(variable))
+        self.out.append(same_object(variable))
         self.value(variable.get(ABSENT))
 
     def _bytes(self, value: Any) -> None:
@@ -338,12 +285,12 @@ class Walk:
     def _cache(self, function: Any) -> None:
         """A function that remembers its results: they may be forgotten."""
         info = function.cache_info()
-        self.out += (_same(function), info.currsize, info.misses if info.maxsize != 0 else 0)
+        self.out += (same_object(function), info.currsize, info.misses if info.maxsize != 0 else 0)
         self.value(function.__wrapped__)
 
     def _getter(self, getter: Any) -> None:
         """`attrgetter`, `itemgetter` and `methodcaller`: what they name."""
-        self.out.append(_same(getter))
+        self.out.append(same_object(getter))
         if self.met is not None:
             self.met.getters.update(
                 *(words_in(word) for word in getter.__reduce__()[1] if isinstance(word, str))
@@ -354,12 +301,12 @@ class Walk:
         self.values((value.start, value.stop, value.step))
 
     def _random(self, generator: random.Random) -> None:
-        self.out += (_same(generator), generator.getstate())
+        self.out += (same_object(generator), generator.getstate())
         if self.memory is not None:
             self.memory.generator(generator.getstate, generator.setstate)
 
     def _torch_random(self, generator: torch.Generator) -> None:
-        self.out += (_same(generator), in_bytes(generator.get_state()))
+        self.out += (same_object(generator), in_bytes(generator.get_state()))
         if self.memory is not None:
             self.memory.generator(generator.get_state, generator.set_state, in_bytes)
 
@@ -378,10 +325,10 @@ class Walk:
                 # A class has its properties from its own class.
                 self.met.types |= {value, type(value)}
         elif isinstance(value, enum.Enum):
-            self.out.append(_same(value))
+            self.out.append(same_object(value))
         elif isinstance(value, random.Random):
             self._random(value)
-        elif _is_of_ctypes(value):
+        elif is_of_ctypes(value):
             self.out += (type(value), bytes(value))
         # The type is asked: an object whose `__getattr__` looks into a dict answers a strange name with
         # KeyError.
@@ -401,7 +348,7 @@ class Walk:
         if not self._first(value):
             return
         kind = type(value)
-        self.out += (weakref.ref(kind), _same(value))
+        self.out += (weakref.ref(kind), same_object(value))
         if isinstance(value, (dict, list, tuple, set, frozenset, collections.deque)):
             if self.memory is not None:
                 self.memory.keep(value)
@@ -427,15 +374,15 @@ class Walk:
             named = self._names
             whole = (
                 self._everything
-                or _finds_attributes(kind)
-                or (is_of_others(kind.__module__) and not isinstance(value, _OWN_AFFAIR))
-                or (_READ_ALL & named and _is_settings(kind))
+                or finds_attributes(kind)
+                or (is_of_others(kind.__module__) and not isinstance(value, OWN_AFFAIR))
+                or (_READ_ALL & named and is_settings(kind))
             )
             for key, one in attributes.items():
                 if whole or key in named:
                     self.out.append(key)
                     self.value(one)
-        for slot in _slots(kind):
+        for slot in slots_of(kind):
             self.out.append(slot)
             self.value(asked(value, slot))
         # numpy's generators.
@@ -490,32 +437,6 @@ _HANDLERS: dict[type, Callable[[Walk, Any], None]] = {
 }
 
 
-@functools.cache
-def _slots_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def _slots(kind: type) -> Iterator[str]:
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        yield from _slots_of((slots,) if isinstance(slots, str) else tuple(slots))
-
-
-def _finds_attributes(kind: type) -> bool:
-    """Whether objects of this type answer for attributes or items by code of their own."""
-    return any("__getattr__" in vars(base) or "__getitem__" in vars(base) for base in kind.__mro__[:-1])
-
-
-def _is_of_ctypes(value: Any) -> bool:
-    ctypes = sys.modules.get("ctypes")
-    kinds = ctypes and (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
-    return bool(kinds) and isinstance(value, kinds)
-
-
-def _is_settings(kind: type) -> bool:
-    return issubclass(kind, (types.SimpleNamespace, argparse.Namespace)) or dataclasses.is_dataclass(kind)
-
-
 def named(model: nn.Module) -> Named:
     """What the forward passes of the model, and what they call, name."""
     reader = Reader()
@@ -528,7 +449,3 @@ def named(model: nn.Module) -> Named:
         assert walk.met is not None
         if not reader.read(walk.met):
             return known
-
-
-def in_bytes(state: Tensor) -> bytes:
-    return state.numpy().tobytes()

@@ -63,17 +63,18 @@ def bare(model: nn.Module) -> nn.Module:
     return model if inside is None else bare(inside)
 
 
-def _inside_of(wrapper: nn.Module) -> nn.Module | None:
+def _inside_of(wrapper: Any) -> nn.Module | None:
     attributes = vars(wrapper)
     if any(attributes.get(hooks) for hooks in HOOKS):
         return None
     if type(wrapper) in (nn.parallel.DistributedDataParallel, nn.DataParallel):
-        return None if "forward" in attributes else wrapper.module
+        parallel: nn.Module = wrapper.module
+        return None if "forward" in attributes else parallel
     # torch.compile's wrapper, which has a `forward` of its own on each instance.
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and type(wrapper) is dynamo.OptimizedModule:
-        is_compiled = hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
-        return wrapper._orig_mod if is_compiled else None
+        original: nn.Module = wrapper._orig_mod
+        return original if hasattr(attributes.get("forward"), "_torchdynamo_orig_callable") else None
     return None
 
 

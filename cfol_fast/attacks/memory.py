@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.attacks.fingerprint import Walk, in_bytes
+from cfol_fast.attacks.fingerprint import Walk
+from cfol_fast.attacks.kinds import in_bytes
 from cfol_fast.attacks.names import ABSENT, Named
 
 

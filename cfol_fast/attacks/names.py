@@ -84,7 +84,8 @@ class Reader:
         # By the identity of the namespace or class, and the name.
         self._places: dict[tuple[int, str], tuple[Any, str]] = {}
         self._asked: dict[Any, Callable[[], Any]] = {}
-        self._origin, self._refused = Origin.CODE, None
+        self._origin = Origin.CODE
+        self._refused: str | None = None
         self._compares = False
         self._read: set[types.FunctionType] = set()
 

@@ -77,14 +77,15 @@ def replaced() -> str | None:
 def modes() -> tuple[type, ...]:
     """The kinds of modes that change what torch's functions or ops do, now.
 
-    Torch's own modes for ops count, trace or time them.
+    Torch's own modes for ops count, trace or time them, and so does one that says `only_watches = True`.
     """
     if not torch._C._len_torch_function_stack() and not torch._C._len_torch_dispatch_stack():
         return ()
     functions = [torch._C._get_function_stack_at(at) for at in range(torch._C._len_torch_function_stack())]
     found = [type(mode) for mode in functions if type(mode).__name__ != "DeviceContext"]
     ops = [type(mode) for mode in _get_current_dispatch_mode_stack()]
-    return (*found, *(kind for kind in ops if kind.__module__.partition(".")[0] != "torch"))
+    found += [kind for kind in ops if kind.__module__.partition(".")[0] != "torch"]
+    return tuple(kind for kind in found if not getattr(kind, "only_watches", False))
 
 
 def asked(value: Any, names: frozenset[str]) -> dict[Any, Callable[[], Any]]:

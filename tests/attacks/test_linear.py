@@ -98,6 +98,8 @@ class Slow(Choices):
 class Products(TorchDispatchMode):
     """Counts the matrix products of each library."""
 
+    only_watches = True
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
@@ -152,6 +154,8 @@ def test_the_weights_of_every_attack_are_those_of_the_model_then():
 
 class Copies(TorchDispatchMode):
     """Notes how many numbers each copy has."""
+
+    only_watches = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,6 +43,8 @@ def die() -> None:
 class Counter(TorchDispatchMode):
     """Counts the operations of a run, and dies at one of them."""
 
+    only_watches = True
+
     def __init__(self, fatal: int | None = None) -> None:
         super().__init__()
         self.count, self.fatal = 0, fatal

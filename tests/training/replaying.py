@@ -32,6 +32,8 @@ def storage(tensor: Tensor) -> int:
 class Trace(TorchDispatchMode):
     """The ops of a step with the shapes of their tensors and the values of everything else."""
 
+    only_watches = True
+
     def __init__(self) -> None:
         super().__init__()
         self.ops: list[tuple[str, list[str]]] = []
@@ -46,6 +48,8 @@ class Trace(TorchDispatchMode):
 
 class RecordedGraph(TorchDispatchMode):
     """Used as `with graph: step()`, then `graph.replay()`."""
+
+    only_watches = True
 
     def __init__(self) -> None:
         super().__init__()

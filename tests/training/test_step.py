@@ -29,6 +29,8 @@ def test_single_step_attacks_train_without_reading_back(few_images, tmp_path, ki
 
 
 class NativeOps(TorchDispatchMode):
+    only_watches = True
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[str] = set()
