@@ -112,8 +112,6 @@ def test_the_flag_says_the_same_as_the_error(spoil: Callable[[Tensor], Tensor]) 
 class Counting(TorchDispatchMode):
     """Counts the values that are read back from the device."""
 
-    only_watches = True
-
     reads = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
