@@ -147,6 +147,12 @@ class ModelConfig:
         option="--classes-by-position",
         help="with --init: take a checkpoint's first class for the data's first, whatever their names are",
     )
+    freeze: str | None = setting(
+        None,
+        option="--freeze REGEX",
+        help="parameters in whose names this regular expression is found stay as they are, and so do the "
+        "statistics of their BatchNorm layers",
+    )
 
 
 @refuses_assignment
@@ -165,6 +171,12 @@ class OptimizerConfig:
         option="--lr RATE",
         help="peak learning rate (default: 0.1; fashion-mini 0.05; images of your own 0.05, or 0.02 for "
         "demo-cnn and vgg16)",
+    )
+    head_lr: float | None = setting(
+        None,
+        limits=Range(0, 1e30, whole=False, above=True),
+        help="peak learning rate of the last linear layer, which makes the logits; it follows the same "
+        "schedule (default: that of all others)",
     )
     momentum: float = setting(0.9, limits=AVERAGED, help="of sgd; for adamw the decay of the first moment")
     weight_decay: float = setting(

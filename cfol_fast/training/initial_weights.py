@@ -16,6 +16,7 @@ from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.data.classes import order_as_text, places
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import foreign_weights
+from cfol_fast.models.head import last_linear
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, is_ours, read_checkpoint
@@ -36,7 +37,7 @@ def start_from(
     them.
     classes: of the run. The outputs of a checkpoint of ours with the same classes in another order are put in
     this order.
-    new: the layers that keep their random weights: weights of others may be for another number of classes.
+    new: the layers that keep their random weights, where the weights are for another number of classes.
     """
     if chosen.pretrained:
         new = foreign_weights.adopt_published(model, spec.name, spec.image_size, spec.in_channels)
@@ -52,16 +53,23 @@ def start_from(
             )
         trained = read_checkpoint(path, model=spec.name)
         theirs = trained.spec
-        for name in ("name", "num_classes", "image_size", "in_channels"):
+        for name in ("name", "image_size", "in_channels"):
             if getattr(theirs, name) != getattr(spec, name):
                 raise InputError(
                     f"{path} has {name} {getattr(theirs, name)}, this run has {getattr(spec, name)}: weights"
                     " to start from must fit the network"
                 )
-        order = None if chosen.init_by_position else places(trained.classes, classes, str(path), BY_POSITION)
-        model.load_state_dict(trained.model)
-        if order is not None:
-            _put_outputs_in_order(model, order, spec, path)
+        if theirs.num_classes == spec.num_classes:
+            by_name = not chosen.init_by_position
+            order = places(trained.classes, classes, str(path), BY_POSITION) if by_name else None
+            model.load_state_dict(trained.model)
+            if order is not None:
+                _put_outputs_in_order(model, order, spec, path)
+        else:
+            complaint = f"{path} has {theirs.num_classes} classes, this run has {spec.num_classes}"
+            new = foreign_weights.adopt(model, trained.model, complaint, new_head=True)
+            foreign_weights.settle_normalisation(model, trained.model, str(path), spec.name, None, None)
+            found |= _new_layers(new)
         if trained.method is None or trained.epoch is None:
             raise InputError(
                 f"{path} does not say with which method, and for how many epochs, it was trained: take"
@@ -106,11 +114,11 @@ def _put_outputs_in_order(model: nn.Module, order: list[int], spec: ModelSpec, p
     """
     device = next(model.parameters()).device
     images = torch.rand(2, spec.in_channels, spec.image_size, spec.image_size, generator=torch.Generator())
-    heads = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    head = last_linear(model)
     with evaluation_mode(model), torch.no_grad():
         before = model(images.to(device))
-        if heads and heads[-1].out_features == len(order):
-            for rows in heads[-1].parameters(recurse=False):
+        if head is not None and head.out_features == len(order):
+            for rows in head.parameters(recurse=False):
                 rows.copy_(rows[order].clone())
             if torch.allclose(model(images.to(device)), before[:, order], rtol=1e-4, atol=1e-5):
                 return

@@ -24,6 +24,7 @@ from cfol_fast.data.classes import places
 from cfol_fast.data.source import Source
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device
+from cfol_fast.models.head import last_linear
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
@@ -247,10 +248,10 @@ def measure(
 
 def last_bias(model: nn.Module, num_classes: int) -> Tensor:
     """The bias of the layer that makes the logits: offsets of the logits can be added to it."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not layers or layers[-1].out_features != num_classes or layers[-1].bias is None:
+    layer = last_linear(model)
+    if layer is None or layer.out_features != num_classes or layer.bias is None:
         raise InputError("the model does not end in a linear layer with a bias: it takes no class offsets")
-    return layers[-1].bias
+    return layer.bias
 
 
 def set_bias(bias: Tensor, value: Tensor) -> None:

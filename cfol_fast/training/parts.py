@@ -29,6 +29,7 @@ from cfol_fast.training.callbacks import Callback, Callbacks
 from cfol_fast.training.capture import CapturedStep, why_no_graph
 from cfol_fast.training.epoch_counts import EpochCounts
 from cfol_fast.training.evaluations import Evaluations
+from cfol_fast.training.freezing import freeze
 from cfol_fast.training.holdout import HoldOut
 from cfol_fast.training.images import RunImages
 from cfol_fast.training.initial_weights import start_from
@@ -67,6 +68,8 @@ def build(
 
     model = new_model(images.spec, config, device)
     init = start_from(model, config.model, images.spec, images.classes)
+    if config.model.freeze is not None:
+        logger.info(freeze(model, config.model.freeze))
     average = WeightAverage(model, config.ema) if config.ema.decay else None
     step = new_step(config, images, length, position, model, device, previous)
     batches = TrainingBatches(step.sampler, images.train, config.batch_size)

@@ -22,12 +22,12 @@ class WeightPerturbation:
 
     The weights come back from a copy: adding and subtracting would leave rounding behind. So do the buffers:
     the extra pass would move BatchNorm's statistics. Biases and BatchNorm's factors are not moved, as in the
-    release.
+    release, and neither are frozen weights.
     """
 
     def __init__(self, model: nn.Module, gamma: float) -> None:
         self.gamma = gamma
-        self.weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+        self.weights = [each for each in model.parameters() if each.dim() > 1 and each.requires_grad]
         self.buffers = list(model.buffers())
         self._kept = [torch.empty_like(tensor) for tensor in (*self.weights, *self.buffers)]
 
