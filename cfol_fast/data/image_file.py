@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -26,6 +26,9 @@ R = TypeVar("R")
 
 # All that is ever tried on a file, whatever its name says. Of Pillow's other formats one starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF")
+# Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody
+# shows.
+JPEG_FORMATS = ("JPEG", "MPO")
 # A file may hold several pictures of these; an MPO file's others are for cameras.
 SEVERAL_PICTURES = ("GIF", "PNG", "WEBP", "TIFF")
 # What Pillow raises for a file that is not a whole image.
@@ -57,8 +60,13 @@ def open_image(path: Path) -> ImageFile.ImageFile:
     """Its header; nothing is decoded yet. An image too large is refused."""
     if not check_is_file(path).st_size:
         raise OSError("the file is empty")
+    return open_header(path)
+
+
+def open_header(file: Path | IO[bytes]) -> ImageFile.ImageFile:
+    """The same of a file that is known to be one, or of the bytes of one."""
     try:
-        image = Image.open(path, formats=FORMATS)
+        image = Image.open(file, formats=FORMATS)
     except Image.DecompressionBombError:
         raise ValueError(f"too many pixels, at most {MOST_PIXELS:,} are decoded") from None
     except Image.UnidentifiedImageError:

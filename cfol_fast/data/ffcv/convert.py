@@ -23,6 +23,7 @@ from cfol_fast.data.ffcv.install import using_ffcv
 from cfol_fast.data.ffcv.writer import Stored, stored_image, write_stored, write_to
 from cfol_fast.data.folders import Files
 from cfol_fast.data.image_file import (
+    JPEG_FORMATS,
     TURNS,
     has_several_pictures,
     open_image,
@@ -55,9 +56,6 @@ MeanAndStd = tuple[tuple[float, ...], tuple[float, ...]]
 
 # Of a JPEG file that is copied.
 MOST_BYTES = 1 << 28
-# Pillow's name for a JPEG file with more than one picture in it is MPO; the first one is what everybody
-# shows.
-JPEG_FORMATS = ("JPEG", "MPO")
 JPEG_NAMES = (".jpg", ".jpeg")
 # How a file was stored, in the words of the closing note: copied, or encoded for the reason that comes first.
 COPIED = "stored as they are"

@@ -7,8 +7,6 @@ traps is closed where a comment says so.
 
 from __future__ import annotations
 
-import atexit
-import queue
 import threading
 from dataclasses import replace
 from functools import lru_cache
@@ -25,11 +23,10 @@ from ffcv.memory_managers import OSCacheManager
 from ffcv.pipeline.allocation_query import AllocationQuery
 from ffcv.pipeline.compiler import Compiler
 from ffcv.pipeline.state import State
-from torch import Tensor
 
-from cfol_fast._host import IndexRing
 from cfol_fast.data.ffcv.format import JPG, RGB
 from cfol_fast.data.ffcv.reader import Beton
+from cfol_fast.data.ring_feed import RingFeed
 
 # Two loaders may be at work at the same time (training and evaluation). numba's simplest threading layer
 # aborts the process when two threads enter parallel code together, so they take turns.
@@ -193,106 +190,37 @@ def threads_for(file: Beton, width: int, workers: int) -> int:
     return max(1, min(workers, width * int(file.lengths.max()) // COPIED_BY_ONE_THREAD))
 
 
-class Feed(EpochIterator):
-    """The loader's thread for one run over batches of at most `width` indices, drawn at most `lag` batches
-    ahead.
-
-    The trainer's thread calls `push` (or `finish`) and then `pull`, alternately, after `lag` calls of `push`
-    alone. The two threads share Python's lock, so what this one does for a batch is made beforehand wherever
-    it can be.
-    device: the GPU that the indices come from and the pixels go to, or None.
-    """
+class Feed(RingFeed, EpochIterator):
+    """FFCV's loader thread, which decodes into FFCV's memory."""
 
     current_batch_slot: int
 
     def __init__(
         self, loader: Loader, width: int, lag: int, device: torch.device | None, threads: int
     ) -> None:
-        # In flight: lag + 1 batches, and the row of the batch handed out last, which the thread frees when it
-        # takes the next.
-        rows = torch.empty((lag + 2, width), dtype=torch.int64, pin_memory=device is not None)
-        self._rows, self._indices = list(rows), list(rows.numpy())
-        self._device = device
-        self._copied: list[Any] = [None] * len(rows)
-        self._threads, self._limit = threads, int(loader.reader.num_samples)
-        self._ring = IndexRing(rows.numpy())
-        # Not FFCV's own queue: with batches_ahead=0 that has no bound, and its put() can block forever. Here
-        # the ring is the bound.
-        self._decoded: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Not FFCV's own queue: with batches_ahead=0 that has no bound, and its put() can block forever.
+        self._start_ring(width, lag, device, int(loader.reader.num_samples), str(loader.fname))
+        self._threads = threads
         self._decode_rows, self._places = loader.decode, loader.places
         loader.batch_size, loader.batches_ahead = width, lag + 1
         # An empty order: no epoch and no schedule of pages. This starts the thread.
-        super().__init__(loader, np.empty(0, np.int64))
+        EpochIterator.__init__(self, loader, np.empty(0, np.int64))
 
     def start(self) -> None:
-        # A thread that still waits in C++ when the interpreter shuts down would end the process with an
-        # error.
-        atexit.register(self.close)
         ((pixels, failed),) = self.memory_allocations["operation"].values()
         self._banks = list(zip(pixels, failed, strict=True))
         super().start()
 
-    def push(self, idx: Tensor) -> None:
-        """Trainer: hands on a batch of indices without waiting for the device."""
-        slot = self._ring.reserve()
-        if slot < 0:
-            raise RuntimeError("more batches pushed than the feed was made for")
-        row, fitting = self._rows[slot], idx
-        # The last batch may be shorter; a longer one is refused by commit.
-        if len(idx) != len(row):
-            row, fitting = row[: len(idx)], idx[: len(row)]
-        row.copy_(fitting, non_blocking=True)
-        if self._device is not None:
-            # Also for indices that are here already: FFCV's memory is pinned, so the pixels of an earlier
-            # batch may still be on their way from where this one will be decoded to. That copy was queued
-            # before this event. The stream is that of the feed's own device: the current device may be
-            # another one, on whose stream nothing of this is queued. blocking: the loader's thread sleeps
-            # while it waits and leaves the core to the trainer.
-            self._copied[slot] = torch.cuda.Event(blocking=True)
-            self._copied[slot].record(torch.cuda.current_stream(self._device))
-        self._ring.commit(len(idx))
-
-    def finish(self) -> None:
-        """Trainer: no more batches will be pushed."""
-        self._ring.finish()
-
-    def pull(self) -> np.ndarray:
-        """Trainer: the next batch, uint8 (B, bytes); valid until the next call of push or pull."""
-        while True:
-            try:
-                result = self._decoded.get(timeout=1.0)
-            except queue.Empty:
-                # The thread may have put its last batch and ended since the wait was over: look at the queue
-                # after it.
-                if self.is_alive() or not self._decoded.empty():
-                    continue
-                raise RuntimeError("the FFCV loader's thread is gone") from None
-            # In FFCV an error in the thread leaves the trainer waiting forever.
-            if isinstance(result, BaseException):
-                raise result
-            return result
-
     def run(self) -> None:
         # FFCV's run() also sets torch's thread count, for the whole process. numba's count belongs to this
         # thread alone.
-        try:
-            numba.set_num_threads(self._threads)
-            while (taken := self._ring.take()) is not None:
-                self._decode(*taken)
-        except BaseException as error:
-            self._decoded.put(error)
+        numba.set_num_threads(self._threads)
+        super().run()
 
     def _decode(self, row: int, count: int) -> None:
-        if self._copied[row] is not None:
-            # The only wait for the device, in the loader's thread and not in the trainer's.
-            self._copied[row].synchronize()
+        # FFCV would read whatever lies at an index outside, or return zeros.
+        self._wait_for(row)
         indices = self._indices[row]
-        outside = self._ring.find_outside(row, self._limit)
-        # FFCV would read whatever lies there, or return zeros.
-        if outside >= 0:
-            raise IndexError(
-                f"index {indices[outside]} is not in 0..{self._limit - 1}, the images of {self.loader.fname}"
-            )
         slot = self.current_batch_slot
         self.current_batch_slot = (slot + 1) % len(self._banks)
         pixels, failed = bank = self._banks[slot]
@@ -307,13 +235,6 @@ class Feed(EpochIterator):
                 f"{self.loader.fname}: image {first} is damaged and cannot be decoded: write the file again"
             )
         self._decoded.put(pixels)
-
-    def close(self) -> None:
-        """Ends the thread, also in the middle; FFCV leaves it behind when a loop is left early."""
-        self._ring.close()
-        if self.is_alive():
-            self.join()
-        atexit.unregister(self.close)
 
     def __del__(self) -> None:
         """FFCV's would wake the thread while the interpreter shuts down; `close` does the work."""

@@ -313,7 +313,7 @@ def test_trap_an_error_in_the_loader_s_thread_reaches_the_trainer(shared, monkey
 
 def test_trap_a_thread_that_is_gone_is_noticed(shared, monkeypatch):
     monkeypatch.setattr("cfol_fast.data.ffcv.feed.Feed.run", lambda self: None)
-    with pytest.raises(RuntimeError, match="thread is gone"):
+    with pytest.raises(RuntimeError, match="the thread that feeds the batches is gone"):
         next(iter(shared.feed(lambda: torch.arange(4), 5)))
 
 
