@@ -18,6 +18,8 @@ from cfol_fast.data.registry import (
 )
 from cfol_fast.data.resident import ResidentSource
 from cfol_fast.data.source_kinds import source_of
+from cfol_fast.data.stream.data_set import StreamSet
+from cfol_fast.data.stream.source import StreamSource
 from cfol_fast.data.ticket_loader import TicketLoader, loader
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "ImageData",
     "ImageSet",
     "ResidentSource",
+    "StreamSet",
+    "StreamSource",
     "TicketLoader",
     "augmentation",
     "check_options",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from cfol_fast.data.folders import list_parts
 from cfol_fast.data.image_file import check_is_file
@@ -26,6 +27,8 @@ from cfol_fast.errors import InputError, one_line
 SAMPLED = 1024
 # Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
 MOST_READ = 1 << 32
+# Files whose images are all looked at; of more, which would take minutes, a sample.
+MOST_DECODED = 50_000
 # Keys of a record that are also what differs, in words.
 COUNT, CLASSES = "number of images", "class names"
 
@@ -77,7 +80,7 @@ def describe(found: ImageData) -> dict[str, PartContent]:
 def describe_part(part: Images, files: Listing | None = None) -> PartContent:
     """files: that the part was decoded from."""
     labels = part.labels.cpu().numpy().astype("<i8")
-    sizes, whole = _sizes(part, files), isinstance(part, ImageSet) and part.nbytes <= MOST_READ
+    sizes, whole = _sizes(part, files), _is_whole(part, files)
     rows = range(len(part)) if whole else _sample(part, files)
     images = _digests(part, rows)
     record: dict[str, Any] = {
@@ -97,6 +100,15 @@ def describe_part(part: Images, files: Listing | None = None) -> PartContent:
     return PartContent(record, images, whole)
 
 
+def _is_whole(part: Images, files: Listing | None) -> bool:
+    """Whether every image is looked at. Of images from files this depends on their number alone, so that it
+    is the same for images in memory and for those that are decoded while a run goes on.
+    """
+    if files is not None:
+        return len(files) <= MOST_DECODED
+    return isinstance(part, ImageSet) and part.nbytes <= MOST_READ
+
+
 def _sample(part: Images, files: Listing | None) -> list[int]:
     """The images whose names have the smallest digests: of a part and of its copy, which has the same names,
     the same ones.
@@ -105,13 +117,16 @@ def _sample(part: Images, files: Listing | None) -> list[int]:
         # Below the part's own folder.
         names = (os.fsencode(path.partition(os.sep)[2]) for path in files.paths)
     else:
-        places = zip(_sizes(part, None).tolist(), part.labels.tolist(), strict=True)
+        sizes = np.zeros(len(part), "<i8") if files is not None else _sizes(part, None)
+        places = zip(sizes.tolist(), part.labels.tolist(), strict=True)
         names = (f"{number} {size} {label}".encode() for number, (size, label) in enumerate(places))
     return np.sort(np.argsort(_joined(map(_short, names)), kind="stable")[:SAMPLED]).tolist()
 
 
 def _sizes(part: Images, files: Listing | None) -> np.ndarray:
     """int64: the bytes of each file or, where there are none, of each image."""
+    if files is not None and files.sizes is not None:
+        return files.sizes.astype("<i8")
     if files is not None:
         return np.fromiter((_size_of(files.root / path) for path in files.paths), "<i8", len(files))
     if not isinstance(part, ImageSet):
@@ -132,17 +147,23 @@ def _size_of(path: Path) -> int:
 def _digests(part: Images, rows: Sequence[int]) -> np.ndarray:
     """uint64 (n,): of the pixels and the shape of each image in memory, or of its bytes in an FFCV file."""
     if not isinstance(part, ImageSet):
-        return _joined(_short(stored) for stored in part.stored(rows))
+        stored = part
+        return stored.remembered("digests", lambda: _joined(map(_of_one, stored.described(rows))), rows)
     if part.table is None and part.images.is_contiguous() and part.images.numel():
         # Not image by image as below, which takes three times as long.
         shape = hashlib.sha256(str(tuple(part.images.shape[1:])).encode())
         pixels = part.images.numpy().reshape(-1).data
         size = part.images[0].numel()
         return _joined(_short(pixels[row * size : row * size + size], shape) for row in rows)
-    images = (part.image(row).contiguous() for row in rows)
-    return _joined(
-        _short(one.numpy().reshape(-1).data, hashlib.sha256(str(tuple(one.shape)).encode())) for one in images
-    )
+    return _joined(_of_one(part.image(row)) for row in rows)
+
+
+def _of_one(image: bytes | Tensor) -> bytes:
+    """The digest of an image's pixels and shape, or of its stored bytes."""
+    if isinstance(image, bytes):
+        return _short(image)
+    shape = hashlib.sha256(str(tuple(image.shape)).encode())
+    return _short(image.contiguous().numpy().reshape(-1).data, shape)
 
 
 def _short(data: bytes | memoryview, begun: Any = None) -> bytes:

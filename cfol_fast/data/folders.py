@@ -23,6 +23,7 @@ from cfol_fast.data.white_of_files import WhitePoint
 from cfol_fast.errors import InputError, one_line
 
 SizeOf = Callable[[Listing, bool, Path | None], tuple[int, int] | None]
+Lister = Callable[[Path, str], Listing]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 # Of macOS, Synology's disks, Windows and Linux: with previews of images, or nothing of interest.
 OF_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini", "lost+found")
@@ -52,6 +53,10 @@ class Files:
     def parts(self) -> list[Listing]:
         return [part for part in (self.train, self.test) if part is not None]
 
+    @property
+    def by_name(self) -> dict[str, Listing]:
+        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
 
 ListFiles = Callable[..., Files]
 LAYOUT = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
@@ -61,39 +66,47 @@ def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainA
     """Reads what is listed into memory, by way of the cache."""
 
     def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
-        files = list_files(root, options)
-        base = files.train.root
-        cache = cache_folder(base, options.cache)
-        white = WhitePoint(files.parts, options, cache)
-        notes, found = list(files.notes), []
-        for part in files.parts:
-            images, more = decode(part, options, files.size, cache, white)
-            found.append(images)
-            notes += more
-        listed = {"train": files.train} | ({} if files.test is None else {"test": files.test})
-        train, test = found[0], found[1] if len(found) > 1 else None
-        notes += white.notes
-        if options.white is not None and white.value is None:
-            notes.append(f"data.white={options.white:g} has no effect: no image has more than 8 bits")
-        if cache is not None:
-            size = size_text(sum(images.images.nbytes for images in found))
-            notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")
-        elif options.cache == "auto":
-            notes.append(
-                f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them"
-                " in DIR)"
-            )
-        return TrainAndTest(train, test, files.batch_size, notes, white=white.value, files=listed)
+        return in_memory(list_files(root, options), options)
 
     return read
 
 
-def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
+def in_memory(files: Files, options: ReadOptions) -> TrainAndTest:
+    """What is listed, decoded into memory."""
+    base = files.train.root
+    cache = cache_folder(base, options.cache)
+    white = WhitePoint(files.parts, options, cache)
+    notes, found = list(files.notes), []
+    for part in files.parts:
+        images, more = decode(part, options, files.size, cache, white)
+        found.append(images)
+        notes += more
+    train, test = found[0], found[1] if len(found) > 1 else None
+    notes += white.notes + unused_white_note(options, white)
+    if cache is not None:
+        size = size_text(sum(images.images.nbytes for images in found))
+        notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")
+    elif options.cache == "auto":
+        notes.append(
+            f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them"
+            " in DIR)"
+        )
+    return TrainAndTest(train, test, files.batch_size, notes, white=white.value, files=files.by_name)
+
+
+def unused_white_note(options: ReadOptions, white: WhitePoint) -> list[str]:
+    unused = options.white is not None and white.value is None
+    return [f"data.white={options.white:g} has no effect: no image has more than 8 bits"] if unused else []
+
+
+def folder(
+    root: Path | None, options: ReadOptions, size_of: SizeOf = common_size, lister: Lister | None = None
+) -> Files:
     """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds
-    out a part.
+    out a part. lister: instead of `list_classes`.
     """
     root = need_root(root, LAYOUT)
-    train, test = _parts(root)
+    train, test = _parts(root, lister or list_classes)
     notes = []
     if test is not None and test.split == "test" and (root / "val").is_dir():
         notes.append("val/ is not used: the hold-out comes from train/")
@@ -125,21 +138,23 @@ def folder(root: Path | None, options: ReadOptions, size_of: SizeOf = common_siz
     return Files(train, test, size, (size, size), notes)
 
 
-def _parts(root: Path) -> tuple[Listing, Listing | None]:
+def _parts(root: Path, lister: Lister) -> tuple[Listing, Listing | None]:
     """The files of both parts; None where there is no test part."""
     if not (root / "train").is_dir():
         raise InputError(f"{root / 'train'} is not there: a folder of images has {LAYOUT}")
     test_folder = next((name for name in ("test", "val") if (root / name).is_dir()), None)
-    return list_classes(root, "train"), None if test_folder is None else list_classes(root, test_folder)
+    return lister(root, "train"), None if test_folder is None else lister(root, test_folder)
 
 
 def list_parts(root: str | Path | None) -> tuple[Path, list[Listing]]:
     """The folder, and the files of its parts."""
     root = need_root(None if root is None else Path(root).expanduser(), LAYOUT)
-    return root, [part for part in _parts(root) if part is not None]
+    return root, [part for part in _parts(root, list_classes) if part is not None]
 
 
-def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
+def imagenette(
+    root: Path | None, options: ReadOptions, size_of: SizeOf = common_size, lister: Lister | None = None
+) -> Files:
     """The 160 px version, as torchvision finds it: random crops in training, the centre in evaluation, both
     160 x 160.
     """
@@ -174,7 +189,9 @@ def imagenette(root: Path | None, options: ReadOptions, size_of: SizeOf = common
     return Files(parts[0], parts[1], 160, (160, 160), [])
 
 
-def tiny_imagenet(root: Path | None, options: ReadOptions, size_of: SizeOf = common_size) -> Files:
+def tiny_imagenet(
+    root: Path | None, options: ReadOptions, size_of: SizeOf = common_size, lister: Lister | None = None
+) -> Files:
     """tiny-imagenet-200/ as published: wnids.txt, words.txt, train/<wnid>/images/, val/images/ with
     val_annotations.txt.
     """
@@ -287,7 +304,9 @@ def list_classes(root: Path, split: str) -> Listing:
         # Not relpath, which takes 10 µs for each of a million files.
         paths += [os.path.join(split, path[len(prefix) :]) for path in found]
         labels += [number] * len(found)
-    return Listing(root, split, paths, labels, classes, ignored)
+    above = base.resolve().parents
+    folders = [str(folder) for folder in visited.values() if folder not in above]
+    return Listing(root, split, paths, labels, classes, ignored, folders)
 
 
 def _check_different(base: Path, classes: list[str]) -> None:

@@ -7,7 +7,7 @@ made within each class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class StoredImages(Protocol):
-    """The images of a part that stay in a file (`BetonSet`), with the surface of `ImageSet` that dividing and
-    describing a data set need.
+    """The images of a part that stay in files (`BetonSet`, `StreamSet`), with the surface of `ImageSet` that
+    dividing and describing a data set need.
     """
 
     @property
@@ -51,8 +51,12 @@ class StoredImages(Protocol):
         """int64 (n,): the bytes of each image as it is stored."""
         ...
 
-    def stored(self, indices: Iterable[int]) -> Iterator[bytes]:
-        """The bytes of these images as they are stored."""
+    def described(self, indices: Iterable[int]) -> Iterator[bytes] | Iterator[Tensor]:
+        """What the digests of these images are made of: their pixels, or their bytes as they are stored."""
+        ...
+
+    def remembered(self, what: str, compute: Callable[[], np.ndarray], indices: Iterable[int]) -> np.ndarray:
+        """`compute()` of these images, which may be kept beside the data."""
         ...
 
 
@@ -159,11 +163,7 @@ class ImageSet(torch.utils.data.Dataset):
 
     def subset(self, indices: Tensor | Sequence[int] | np.ndarray) -> ImageSet:
         """The images at `indices`, in that order. With a table the pixels are shared with this set."""
-        idx = torch.as_tensor(indices, dtype=torch.int64)
-        if len(idx) and (int(idx.min()) < 0 or int(idx.max()) >= len(self)):
-            raise InputError(
-                f"subset indices must be in 0..{len(self) - 1}, got {int(idx.min())}..{int(idx.max())}"
-            )
+        idx = check_rows(indices, len(self))
         if self.table is None:
             return ImageSet(self.images[idx], self.labels[idx], self.classes)
         return ImageSet(self.images, self.labels[idx], self.classes, self.table[idx], self.channels)
@@ -205,6 +205,14 @@ class ImageData:
     @property
     def classes(self) -> list[str]:
         return self.train.classes
+
+
+def check_rows(indices: Tensor | Sequence[int] | np.ndarray, count: int) -> Tensor:
+    """int64: the indices of a subset of `count` images."""
+    idx = torch.as_tensor(indices, dtype=torch.int64)
+    if len(idx) and (int(idx.min()) < 0 or int(idx.max()) >= count):
+        raise InputError(f"subset indices must be in 0..{count - 1}, got {int(idx.min())}..{int(idx.max())}")
+    return idx
 
 
 def check_labels(labels: Tensor, num_classes: int, count: int | None = None) -> None:

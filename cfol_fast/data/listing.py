@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Listing:
     """Image files with their labels. paths are relative to root, in the order of the data set. ignored: other
     files among them.
+
+    folders: all that were looked into. sizes: int64 (n,), bytes of each file, -1 where there is none; None
+    where nobody looked.
     """
 
     root: Path
@@ -20,13 +25,16 @@ class Listing:
     labels: list[int]
     classes: list[str]
     ignored: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def subset(self, rows: Sequence[int], split: str | None = None) -> Listing:
         paths, labels = [self.paths[row] for row in rows], [self.labels[row] for row in rows]
-        return Listing(self.root, split or self.split, paths, labels, self.classes)
+        sizes = None if self.sizes is None else self.sizes[list(rows)]
+        return Listing(self.root, split or self.split, paths, labels, self.classes, sizes=sizes)
 
 
 def skipped_note(skipped: list[str], listing: Listing) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from cfol_fast import ops
 from cfol_fast.data.images import Images
 from cfol_fast.errors import InputError
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 class ReadOptions:
     """white: the white point of images with more than 8 bits. cache: "auto", "off" or a folder, see
     `decoding.cache_folder`.
+
+    source: of image files, "resident" (decoded into memory), "stream" (while the run goes on) or "auto",
+    which looks at the memory of `device`. decode: one of `decoders.WAYS`.
     """
 
     download: bool = False
@@ -28,6 +33,9 @@ class ReadOptions:
     progress: bool = False
     white: float | None = None
     cache: str = "auto"
+    source: str = "resident"
+    decode: str = "whole"
+    device: torch.device | str = "cpu"
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,13 @@ from torch import Tensor
 
 from cfol_fast import ops
 from cfol_fast.data import embedded_images, folders, images
+from cfol_fast.data.decoders import WAYS, WHOLE
 from cfol_fast.data.ffcv import data_set as ffcv_files
 from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
+from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
+from cfol_fast.data.stream import choice
+from cfol_fast.data.stream import data_set as stream_files
 from cfol_fast.errors import InputError
 from cfol_fast.user_input import did_you_mean
 
@@ -109,6 +113,24 @@ def _published(name: str) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
     return read
 
 
+def _image_files(list_files: folders.ListFiles) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
+    """Reads a folder of image files: into memory, or as files that are decoded while the run goes on."""
+
+    def read(root: Path | None, options: ReadOptions) -> TrainAndTest:
+        if options.source == choice.RESIDENT:
+            return folders.in_memory(list_files(root, options), options)
+        files, indexes = stream_files.listed(list_files, root, options)
+        source, why = options.source, ""
+        if source == choice.AUTO:
+            source, why = choice.chosen(files, options)
+            files.notes.append(f"source: {source} (auto), as {why}")
+        if source == choice.RESIDENT:
+            return folders.in_memory(files, options)
+        return stream_files.streamed(files, indexes, options)
+
+    return read
+
+
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _FASHION = ((0.2860,), (0.3530,))
 
@@ -166,7 +188,7 @@ SPECS: dict[str, DataSpec] = {
             "tiny-imagenet",
             "Tiny ImageNet; its validation images are the test set, as labels of the test images are not"
             " published",
-            folders.reader(folders.tiny_imagenet),
+            _image_files(folders.tiny_imagenet),
             64,
             (0.4802, 0.4481, 0.3975),
             (0.2770, 0.2691, 0.2821),
@@ -177,7 +199,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "imagenette",
             "Imagenette, 160 px",
-            folders.reader(folders.imagenette),
+            _image_files(folders.imagenette),
             160,
             *IMAGENET,
             augment=lambda size: paper_augment(size, pad=0),
@@ -186,7 +208,7 @@ SPECS: dict[str, DataSpec] = {
         DataSpec(
             "folder",
             "a folder of images: train/<class>/..., test/ or val/",
-            folders.reader(folders.folder),
+            _image_files(folders.folder),
             None,
             None,
             None,
@@ -253,6 +275,34 @@ def check_white(row: DataSpec, white: float | None) -> None:
         raise InputError(f"white must be a number above 0, got {white:g}")
 
 
+def check_source(row: DataSpec, source: str, decode: str = WHOLE) -> None:
+    """Refuses a source that the data set does not have."""
+    if source not in choice.SOURCES:
+        raise InputError(f"data.source must be one of {', '.join(choice.SOURCES)}, got {source!r}")
+    if decode not in WAYS:
+        raise InputError(f"data.decode must be one of {', '.join(WAYS)}, got {decode!r}")
+    is_beton = row.name == ffcv_files.NAME
+    if is_beton and source in (choice.RESIDENT, choice.STREAM):
+        raise InputError(
+            f"FFCV files are read by FFCV, got data.source={source}: leave it out, or name the folder of"
+            " images with --dataset folder --data DIR"
+        )
+    if source == choice.BETON and not is_beton:
+        raise InputError(
+            f"data.source=beton reads FFCV files, got {row.name}: write them with cfol-fast data to-ffcv"
+            f" --dataset {row.name} --split all --out FILES, and give --dataset beton --data FILES"
+        )
+    if source == choice.STREAM and row.files is None:
+        raise InputError(
+            f"data.source=stream reads folders of image files, got {row.name}: leave it out, its images fit"
+            " into memory"
+        )
+    if decode != WHOLE and source != choice.STREAM:
+        raise InputError(
+            f"data.decode={decode} belongs to data.source=stream, got data.source={source}: leave it out"
+        )
+
+
 def check_options(
     row: DataSpec,
     root: str | Path | None = None,
@@ -289,6 +339,9 @@ def load(
     white: float | None = None,
     cache: str = "auto",
     progress: bool = True,
+    source: str = choice.RESIDENT,
+    decode: str = WHOLE,
+    device: torch.device | str = "cpu",
 ) -> ImageData:
     """Data set `name` from the folder `root`.
 
@@ -300,10 +353,14 @@ def load(
     white: the value of white in images with more than 8 bits a channel; None decides by the largest value of
     all such images.
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
+    source: of a folder of image files, "resident" (decoded into memory), "stream" (decoded while they are
+    needed) or "auto", which looks at the memory of `device`. decode: how the stream decodes, see
+    docs/own-data.md.
     """
     row = spec(name)
     check_options(row, root, download, size, skip_corrupt, white)
-    options = ReadOptions(download, size, skip_corrupt, progress, white, cache)
+    check_source(row, source, decode)
+    options = ReadOptions(download, size, skip_corrupt, progress, white, cache, source, decode, device)
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)
     train, test = found.train, found.test
@@ -363,6 +420,7 @@ def channel_statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], over at most `most` evenly spaced images."""
     sums = ChannelSums(part.channels)
-    for i in range(0, len(part), math.ceil(len(part) / most)):
-        sums.add(part.image(i).numpy())
+    # By all cores: the images may have to be decoded.
+    for image in map_in_order(part.image, range(0, len(part), math.ceil(len(part) / most))):
+        sums.add(image.numpy())
     return sums.mean_and_std()

@@ -94,6 +94,14 @@ def deep(image: ImageFile.ImageFile) -> Deep | None:
     return Deep(_colours(image, rawmode))
 
 
+def is_deep(image: ImageFile.ImageFile) -> bool:
+    """Whether an open image has more than 8 bits a channel, by its header alone."""
+    codec, rawmode, stated = _encoding(image)
+    if codec == "ppm" and stated == 65535 and image.mode == "RGB":
+        return True
+    return image.mode.startswith(("I", "F")) or ";16" in rawmode
+
+
 def _encoding(image: ImageFile.ImageFile) -> tuple[str, str, int | None]:
     """Pillow's decoder, how the samples are packed, and the largest value that a PPM file states."""
     if not image.tile:

@@ -7,7 +7,7 @@ Labels and sizes are in memory, pixels stay in the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from io import BytesIO
@@ -62,6 +62,14 @@ class BetonSet:
         """int64 (n,): the bytes of each image in the file."""
         lengths = self.file.lengths
         return lengths if self.rows is None else lengths[self.rows.numpy()]
+
+    def described(self, indices: Iterable[int]) -> Iterator[bytes]:
+        """The images' bytes in the file: what digests are made of."""
+        return self.stored(indices)
+
+    def remembered(self, what: str, compute: Callable[[], np.ndarray], indices: Iterable[int]) -> np.ndarray:
+        """Nothing is kept beside the files."""
+        return compute()
 
     def stored(self, indices: Iterable[int]) -> Iterator[bytes]:
         """The images' bytes in the file, as they are."""
