@@ -12,6 +12,10 @@ class InputError(ValueError):
     """
 
 
+class DataLost(InputError):
+    """An image file that a run needs went away or broke while it was going on; the trainer saves first."""
+
+
 class TrainingFailed(RuntimeError):
     """The run cannot go on (the loss is not finite, a kernel saw bad values); its last good checkpoint is
     kept. Exit status 1.

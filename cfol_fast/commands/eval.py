@@ -358,7 +358,7 @@ class Subject:
 
 
 def _subject(args: argparse.Namespace) -> Subject:
-    from cfol_fast import data
+    from cfol_fast import data, machine
     from cfol_fast.data.classes import order_as_text
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
@@ -395,7 +395,8 @@ def _subject(args: argparse.Namespace) -> Subject:
         options = {"root": args.data or config.data.root, "size": config.data.size}
         options["skip_corrupt"], options["cache"] = config.data.skip_corrupt, config.data.cache
         options["white"] = config.data.white if args.white is None else args.white
-    bundle = data.load(name, progress=not args.quiet, **options)
+    where = machine.choose_device(args.device)
+    bundle = data.load(name, progress=not args.quiet, source="auto", device=where, **options)
     given = _normalisation(args, bundle)
     if ours and given:
         raise InputError(f"{path} brings its own normalisation: leave out --normalize, --mean and --std")
@@ -438,7 +439,7 @@ def _published(args: argparse.Namespace) -> Subject:
     """A library's model with the library's weights; images of a folder get the size that these were trained
     with.
     """
-    from cfol_fast import data, models
+    from cfol_fast import data, machine, models
     from cfol_fast.evaluation.foreign_weights import published_model
 
     if args.what is not None:
@@ -453,7 +454,15 @@ def _published(args: argparse.Namespace) -> Subject:
         )
     known = models.published(args.model)
     size = known.image_size if known is not None and args.dataset == "folder" else None
-    bundle = data.load(args.dataset, root=args.data, size=size, white=args.white, progress=not args.quiet)
+    bundle = data.load(
+        args.dataset,
+        root=args.data,
+        size=size,
+        white=args.white,
+        progress=not args.quiet,
+        source="auto",
+        device=machine.choose_device(args.device),
+    )
     model = published_model(args.model, len(bundle.classes), bundle.size[0], bundle.channels)
     return Subject(model, Path(args.model), bundle, args.data, None)
 

@@ -275,9 +275,9 @@ def check_white(row: DataSpec, white: float | None) -> None:
         raise InputError(f"white must be a number above 0, got {white:g}")
 
 
-def check_source(row: DataSpec, source: str, decode: str = WHOLE) -> None:
-    """Refuses a source that the data set does not have."""
-    if source not in choice.SOURCES:
+def check_source(row: DataSpec, source: str | None, decode: str = WHOLE) -> None:
+    """Refuses a source that the data set does not have. None: the usual one."""
+    if source is not None and source not in choice.SOURCES:
         raise InputError(f"data.source must be one of {', '.join(choice.SOURCES)}, got {source!r}")
     if decode not in WAYS:
         raise InputError(f"data.decode must be one of {', '.join(WAYS)}, got {decode!r}")
@@ -339,7 +339,7 @@ def load(
     white: float | None = None,
     cache: str = "auto",
     progress: bool = True,
-    source: str = choice.RESIDENT,
+    source: str | None = None,
     decode: str = WHOLE,
     device: torch.device | str = "cpu",
 ) -> ImageData:
@@ -353,14 +353,16 @@ def load(
     white: the value of white in images with more than 8 bits a channel; None decides by the largest value of
     all such images.
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
-    source: of a folder of image files, "resident" (decoded into memory), "stream" (decoded while they are
-    needed) or "auto", which looks at the memory of `device`. decode: how the stream decodes, see
+    source: of a folder of image files, None or "resident" (decoded into memory), "stream" (decoded while they
+    are needed) or "auto", which looks at the memory of `device`. decode: how the stream decodes, see
     docs/own-data.md.
     """
     row = spec(name)
     check_options(row, root, download, size, skip_corrupt, white)
     check_source(row, source, decode)
-    options = ReadOptions(download, size, skip_corrupt, progress, white, cache, source, decode, device)
+    options = ReadOptions(
+        download, size, skip_corrupt, progress, white, cache, source or choice.RESIDENT, decode, device
+    )
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)
     train, test = found.train, found.test

@@ -100,6 +100,7 @@ def _data_set(values: dict[str, Any]) -> data.DataSpec:
     spec = data.spec(values["data.name"])
     options = (values[f"data.{name}"] for name in ("size", "skip_corrupt", "white"))
     data.check_options(spec, root, download, *options)
+    data.check_source(spec, values["data.source"], values["data.decode"])
     return spec
 
 

@@ -14,6 +14,7 @@ from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import TrainConfig, by_path, settings
 from cfol_fast.runs.defaults import attack_steps, defaults_of, holdout_fraction, single_step
 from cfol_fast.runs.optimizers import OPTIMIZERS
+from cfol_fast.runs.setting_groups import DataConfig
 from cfol_fast.user_input import shorten
 
 
@@ -28,12 +29,20 @@ def check(config: TrainConfig, given: Mapping[str, Any]) -> None:
     _check_holdout(config)
 
 
+def is_fed(chosen: DataConfig) -> bool:
+    """Whether somebody asked for images that are decoded while the run goes on. Where "auto" streams, it
+    draws nothing ahead: the run is the one that a larger memory would have given.
+    """
+    return chosen.name == "beton" or chosen.source == "stream"
+
+
 # Settings that only some others make use of: the key, whether it is used, and what it belongs to.
 Use = tuple[str, Callable[[TrainConfig], bool], str]
 USED_WITH: tuple[Use, ...] = (
     ("data.crop_scale", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
     ("data.crop_ratio", lambda c: c.data.crop == "random-resized", "data.crop=random-resized"),
-    ("data.lag", lambda c: c.data.name == "beton", "data.name=beton"),
+    ("data.lag", lambda c: is_fed(c.data), "data.name=beton and to data.source=stream"),
+    ("data.decode", lambda c: c.data.source == "stream", "data.source=stream"),
     ("optimizer.milestones", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
     ("optimizer.decay", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
     ("optimizer.warmup", lambda c: c.optimizer.schedule == "one-cycle", "optimizer.schedule=one-cycle"),

@@ -72,7 +72,8 @@ def read_config(run: Path) -> TrainConfig:
     tree.setdefault("shards", 1)
     data = tree.get("data")
     for key, usual in GONE.items():
-        if isinstance(data, dict) and key in data:
+        # Of today's runs "source" is a setting again.
+        if isinstance(data, dict) and key in data and "decode" not in data:
             if data[key] != usual:
                 raise InputError(
                     f"{path} has data.{key}={data[key]!r}, a setting of version 0.2 that is gone: start a new"

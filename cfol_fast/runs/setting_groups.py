@@ -107,8 +107,24 @@ class DataConfig:
         limits=Range(1, 100, whole=False),
         help="for random-resized: the largest of width : height and of height : width",
     )
+    source: str = setting(
+        "auto",
+        choices=words_of("cfol_fast.data.stream.choice", "SOURCES"),
+        option="--source KIND",
+        help="where a folder's pixels come from. resident: decoded into memory before the run; stream: "
+        "decoded while it goes on; beton: from FFCV files; auto: resident, or stream with data.lag=0 where "
+        "they do not fit (default: auto)",
+    )
+    decode: str = setting(
+        "whole",
+        choices=words_of("cfol_fast.data.decoders", "WAYS"),
+        help="for data.source=stream. whole: the pixels of data.source=resident; scaled: JPEG files at a "
+        "smaller scale, faster and with other pixels; nvjpeg: on the GPU, with other pixels",
+    )
     lag: int = setting(
-        1, limits=Range(0, 1000), help="for FFCV files: the number of batches drawn ahead of the update"
+        1,
+        limits=Range(0, 1000),
+        help="for FFCV files and data.source=stream: the number of batches drawn ahead of the update",
     )
 
 

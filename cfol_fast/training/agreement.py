@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from cfol_fast.errors import Stopped
+from cfol_fast.errors import DataLost, Stopped
 from cfol_fast.progress import Progress, Reading
 from cfol_fast.runs.checkpoints import LAST
 from cfol_fast.training.position import Length
@@ -92,6 +92,21 @@ class Agreement:
             self.progress.clear()
             message = f"stopped at step {self.position.step}, saved {path}; --resume continues"
             raise Stopped(stopped.signal_number, message) from None
+
+    @contextmanager
+    def saving_when_data_is_lost(self) -> Iterator[None]:
+        """Saves when an image file went away or broke. One of many ranks cannot: the others are in the middle
+        of the step.
+        """
+        try:
+            yield
+        except DataLost as error:
+            last = self.state.store.path(LAST)
+            if self.ranks.size == 1:
+                last = self._save()
+            saved = f"saved {last}" if self.ranks.size == 1 else f"the last checkpoint is {last}"
+            self.progress.clear()
+            raise DataLost(f"{error}; stopped at step {self.position.step}, {saved}") from error
 
     def reading(self) -> Reading | None:
         """What the live line shows; reads from the device or, of many ranks, is what they last read

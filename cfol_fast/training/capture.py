@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cfol_fast import data
 from cfol_fast.attacks.fingerprint import fingerprint, named
 from cfol_fast.attacks.names import Named
 from cfol_fast.attacks.proof import paused
@@ -35,6 +36,9 @@ def why_no_graph(config: TrainConfig) -> str | None:
         return f"a step of {config.shards} shards is not captured"
     if config.data.name == "beton":
         return "FFCV's batches come from the host"
+    # What "auto" will choose is not known yet, and such a step would be recorded with one batch for ever.
+    if config.data.source != "resident" and data.spec(config.data.name).files is not None:
+        return "a stream's batches come from the host (--source resident keeps all images on the GPU)"
     if config.compile:
         return "--compile brings CUDA graphs of its own"
     return None

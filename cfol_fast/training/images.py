@@ -12,7 +12,8 @@ from torch import Tensor
 from cfol_fast import data, ops, processes
 from cfol_fast.data import room
 from cfol_fast.data.content import PartContent, check_content, copies, copies_note, describe, records
-from cfol_fast.data.images import Images
+from cfol_fast.data.fed_source import FedSource
+from cfol_fast.data.images import Images, ImageSet
 from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
@@ -66,6 +67,9 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         skip_corrupt=wanted.skip_corrupt,
         white=wanted.white,
         cache=wanted.cache,
+        source=wanted.source,
+        decode=wanted.decode,
+        device=device,
         progress=progress,
     )
     if wanted.images is not None:
@@ -82,7 +86,10 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         )
 
     def source_of(images: Images, augment: ops.Augment | None = None) -> TrainingSource:
-        return data.source_of(images, wanted.lag, augment, **options)
+        return data.source_of(images, lag, augment, **options)
+
+    # Where "auto" streams, it draws nothing ahead: the run is the one that a larger memory would have given.
+    lag = wanted.lag if wanted.name == "beton" or wanted.source == "stream" else 0
 
     options: dict[str, Any] = {
         "size": found.size,
@@ -113,11 +120,11 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     train = source_of(images, augment)
     memory = 0
     for source, width in ((train, config.batch_size // processes.count()), (test, config.test.batch_size)):
-        if isinstance(source, data.FFCVSource):
+        if isinstance(source, FedSource):
             source.check_room(width)
             memory += source.batch_memory(width)
-    if isinstance(found.train, data.BetonSet) and isinstance(found.test, data.BetonSet):
-        on_disk = sum(part.file.path.stat().st_size for part in (found.train, found.test))
+    if not isinstance(found.train, ImageSet) and not isinstance(found.test, ImageSet):
+        on_disk = sum(int(part.stored_sizes().sum()) for part in (found.train, found.test))
         notes.append(
             f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on"
             f" the disk; {room.size_text(memory)} of memory for"
@@ -172,7 +179,7 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     """
     device, wanted = torch.device(config.device), config.data
     if not (isinstance(found.train, data.ImageSet) and isinstance(found.test, data.ImageSet)):
-        # Of images in a file only batches are in memory, which is checked with their sources.
+        # Of images in files only batches are in memory, which is checked with their sources.
         return []
     way_out = room.streaming(wanted.name, wanted.root)
     train = found.train.nbytes

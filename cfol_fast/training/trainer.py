@@ -62,7 +62,8 @@ class Trainer:
         self.clock.lap()
         self.progress.begin(position.step, length.steps, length.epochs, length.batch_size)
         self.validation.let_policy_judge_the_start()
-        with closing(self.state.batches.feed(length.steps - position.step)) as batches:
+        feed = self.state.batches.feed(length.steps - position.step)
+        with closing(feed) as batches, self.agreement.saving_when_data_is_lost():
             while position.epoch < length.epochs:
                 while self.steps_left_in_epoch:
                     self.take_step(batches)
@@ -77,6 +78,9 @@ class Trainer:
     def take_step(self, batches: Iterator[TrainingBatch]) -> None:
         """One step with what the host does around it: nothing of that is part of a captured step."""
         number, state = self.position.step, self.state
+        if state.captured is None:
+            # First of all: where a file of the data is lost, nothing of this step has happened yet.
+            batches = iter((next(batches),))
         if state.ensemble is not None:
             state.ensemble.observe(number, state.step.model)
         rate = learning_rate(self.config.optimizer, number, self.length.steps_per_epoch, self.length.epochs)

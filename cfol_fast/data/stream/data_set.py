@@ -26,7 +26,7 @@ from cfol_fast.data.images import check_rows
 from cfol_fast.data.listing import Listing, skipped_note
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
-from cfol_fast.data.stream.index import Index, check_listed, index_of, kept_index, kept_size
+from cfol_fast.data.stream.index import Index, index_of, kept_index, kept_size, lost
 from cfol_fast.data.white_of_files import WhitePoint
 from cfol_fast.errors import InputError
 from cfol_fast.progress import track
@@ -105,7 +105,7 @@ def decoded(index: Index, row: int, decoder: Decoder) -> np.ndarray:
         # Not of this image, but of the whole data set.
         raise
     except UNREADABLE as error:
-        raise check_listed(index, row, error) from error
+        raise lost(index, row, error) from error
 
 
 def listed(list_files: ListFiles, root: Path | None, options: ReadOptions) -> tuple[Files, dict[str, Index]]:

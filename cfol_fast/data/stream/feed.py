@@ -13,7 +13,7 @@ from cfol_fast.data.decoders import Decoder, Nvjpeg
 from cfol_fast.data.library_words import caught
 from cfol_fast.data.ring_feed import RingFeed
 from cfol_fast.data.stream.data_set import decoded
-from cfol_fast.data.stream.index import Index, check_listed
+from cfol_fast.data.stream.index import Index, lost
 
 # One batch as the feed makes it: uint8 (bytes,) of all its images, int64 (B, 3) of (offset, height, width).
 Packed = tuple[Tensor, Tensor]
@@ -64,7 +64,7 @@ class StreamFeed(RingFeed):
             try:
                 return self._index.read(row)
             except OSError as error:
-                raise check_listed(self._index, row, error) from error
+                raise lost(self._index, row, error) from error
 
         return packed(self._on_device(self._spread(read, rows)))
 

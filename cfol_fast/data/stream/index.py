@@ -27,7 +27,7 @@ from cfol_fast import atomic
 from cfol_fast.data.file_states import TICK, decoders
 from cfol_fast.data.image_sizes import size_in_headers
 from cfol_fast.data.listing import Listing, shown
-from cfol_fast.errors import InputError, one_line
+from cfol_fast.errors import DataLost, one_line
 
 FORMAT = 1
 # What numpy and zipfile raise for a file that is not what was written.
@@ -170,9 +170,9 @@ def kept_size(index: Index, progress: bool) -> tuple[int, int] | None:
     return (height, width) if height else None
 
 
-def check_listed(index: Index, row: int, error: Exception) -> InputError:
+def lost(index: Index, row: int, error: Exception) -> DataLost:
     """What to say of a file that could not be read or decoded in the middle of a run."""
-    return InputError(
+    return DataLost(
         f"{index.named(row)} cannot be read any more ({one_line(error)}): put the file back and resume the"
         " run, or begin a new one without it (--set data.skip_corrupt=true)"
     )
