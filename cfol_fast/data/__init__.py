@@ -14,6 +14,7 @@ from cfol_fast.data.registry import (
     is_own,
     load,
     names,
+    reads_files,
     register,
     spec,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "loader",
     "names",
+    "reads_files",
     "recognised",
     "register",
     "source_of",

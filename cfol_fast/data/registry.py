@@ -248,6 +248,11 @@ def spec(name: str) -> DataSpec:
     return SPECS[name]
 
 
+def reads_files(name: str) -> bool:
+    """Whether a data set is a folder of image files."""
+    return name in SPECS and SPECS[name].files is not None
+
+
 def is_own(name: str, root: str | Path | None) -> bool:
     """Whether the images are the user's own. FFCV files are what they were written from."""
     row = spec(name)

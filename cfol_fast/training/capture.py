@@ -37,7 +37,7 @@ def why_no_graph(config: TrainConfig) -> str | None:
     if config.data.name == "beton":
         return "FFCV's batches come from the host"
     # What "auto" will choose is not known yet, and such a step would be recorded with one batch for ever.
-    if config.data.source != "resident" and data.spec(config.data.name).files is not None:
+    if config.data.source != "resident" and data.reads_files(config.data.name):
         return "a stream's batches come from the host (--source resident keeps all images on the GPU)"
     if config.compile:
         return "--compile brings CUDA graphs of its own"
