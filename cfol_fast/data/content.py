@@ -20,13 +20,11 @@ from torch import Tensor
 
 from cfol_fast.data.folders import list_parts
 from cfol_fast.data.image_file import check_is_file
-from cfol_fast.data.images import ImageData, Images, ImageSet
+from cfol_fast.data.images import MOST_READ, ImageData, Images, ImageSet
 from cfol_fast.data.listing import Listing, shown
 from cfol_fast.errors import InputError, one_line
 
 SAMPLED = 1024
-# Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
-MOST_READ = 1 << 32
 # Files whose images are all looked at; of more, which would take minutes, a sample.
 MOST_DECODED = 50_000
 # Keys of a record that are also what differs, in words.
@@ -106,7 +104,9 @@ def _is_whole(part: Images, files: Listing | None) -> bool:
     """
     if files is not None:
         return len(files) <= MOST_DECODED
-    return isinstance(part, ImageSet) and part.nbytes <= MOST_READ
+    if isinstance(part, ImageSet):
+        return part.nbytes <= MOST_READ
+    return part.described_whole
 
 
 def _sample(part: Images, files: Listing | None) -> list[int]:
@@ -130,7 +130,7 @@ def _sizes(part: Images, files: Listing | None) -> np.ndarray:
     if files is not None:
         return np.fromiter((_size_of(files.root / path) for path in files.paths), "<i8", len(files))
     if not isinstance(part, ImageSet):
-        return part.stored_sizes().astype("<i8")
+        return part.described_sizes().astype("<i8")
     if part.table is None:
         return np.full(len(part), int(np.prod(part.images.shape[1:])), "<i8")
     return (part.table[:, 1] * part.table[:, 2] * part.channels).numpy().astype("<i8")

@@ -21,6 +21,9 @@ from cfol_fast.errors import InputError
 if TYPE_CHECKING:
     from cfol_fast.data.listing import Listing
 
+# Bytes of a part whose pixels are all read: a second or two. The pixels of a larger one may lie on the disk.
+MOST_READ = 1 << 32
+
 
 class StoredImages(Protocol):
     """The images of a part that stay in files (`BetonSet`, `StreamSet`), with the surface of `ImageSet` that
@@ -49,6 +52,19 @@ class StoredImages(Protocol):
 
     def stored_sizes(self) -> np.ndarray:
         """int64 (n,): the bytes of each image as it is stored."""
+        ...
+
+    def bytes_on_disk(self) -> int:
+        """Of the files that the images are in."""
+        ...
+
+    def described_sizes(self) -> np.ndarray:
+        """int64 (n,): the sizes that belong to the digests of a part without a list of files of its own."""
+        ...
+
+    @property
+    def described_whole(self) -> bool:
+        """Whether all images of such a part are looked at."""
         ...
 
     def described(self, indices: Iterable[int]) -> Iterator[bytes] | Iterator[Tensor]:

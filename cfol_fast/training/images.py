@@ -19,6 +19,7 @@ from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.defaults import holdout_fraction
+from cfol_fast.runs.rules import is_fed
 
 # What is compared with the training images, in words.
 PARTS = {"test": "test set", "holdout": "hold-out"}
@@ -88,9 +89,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     def source_of(images: Images, augment: ops.Augment | None = None) -> TrainingSource:
         return data.source_of(images, lag, augment, **options)
 
-    # Where "auto" streams, it draws nothing ahead: the run is the one that a larger memory would have given.
-    lag = wanted.lag if wanted.name == "beton" or wanted.source == "stream" else 0
-
+    lag = wanted.lag if is_fed(wanted) else 0
     options: dict[str, Any] = {
         "size": found.size,
         "device": device,
@@ -124,7 +123,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
             source.check_room(width)
             memory += source.batch_memory(width)
     if not isinstance(found.train, ImageSet) and not isinstance(found.test, ImageSet):
-        on_disk = sum(int(part.stored_sizes().sum()) for part in (found.train, found.test))
+        on_disk = sum(part.bytes_on_disk() for part in (found.train, found.test))
         notes.append(
             f"{len(found.train) + len(found.test):,} images stay in their files, {room.size_text(on_disk)} on"
             f" the disk; {room.size_text(memory)} of memory for"

@@ -123,6 +123,7 @@ IGNORED = {
     "data.crop_scale": ("0.5", []),
     "data.crop_ratio": ("2", []),
     "data.lag": ("3", []),
+    "data.decode": ("scaled", ()),
     "optimizer.milestones": ("[3]", ["optimizer.schedule=cosine"]),
     "optimizer.decay": ("0.3", []),
     "optimizer.warmup": ("0.2", ["optimizer.schedule=steps"]),

@@ -21,6 +21,7 @@ from cfol_fast import data, processes
 from cfol_fast.data.ffcv import writer
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.shards import ShardedStep
+from tests.data.stream import image_folders
 from tests.distributed.networks import DROPOUT
 from tests.training import tiny
 
@@ -32,10 +33,14 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "jpg": ("cfol", {"data__crop": "random-resized", "data__crop_scale": 0.3}),
     "raw": ("fol", {}),
     "memory": ("cfol", {}),
+    "stream": ("cfol", {"data__name": "folder", "data__source": "stream", "data__size": 24}),
 }
 
 
 def settings(name: str, folder: Path) -> dict[str, Any]:
+    if name == "stream":
+        photos = {"data__root": str(folder / "photos"), "data__lag": LAG}
+        return {"method": "cfol", "shards": 2, "model__name": DROPOUT, **SHORT, **photos, **RUNS[name][1]}
     files = {"data__name": "beton", "data__root": str(folder / "files" / name), "data__lag": LAG}
     own = RUNS[name][1] if name == "memory" else {**files, **RUNS[name][1]}
     return {"method": RUNS[name][0], "shards": 2, "model__name": DROPOUT, **SHORT, **own}
@@ -57,6 +62,13 @@ def write_files(folder: Path) -> None:
             part = data.ImageSet(pixels, labels[rows], list("abcd"), table[rows], 3)
             described = {"split": split, "size": [24, 24], "augment": {"pad": 2, "flip": True}}
             writer.write(path, part, mode, description=described)
+    write_photos(folder / "photos")
+
+
+def write_photos(root: Path) -> None:
+    """A folder of image files, as `--source stream` reads it."""
+    photos = image_folders.write(root, per_class=9)
+    assert len(list(photos.rglob("*.jpg"))) > 4
 
 
 @contextmanager

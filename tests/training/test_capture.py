@@ -77,11 +77,17 @@ def test_capture_on_the_cpu_is_refused(few_images, tmp_path):
         new_trainer(tmp_path, graph=True)
 
 
+STREAMED = "a stream's batches come from the host (--source resident keeps all images on the GPU)"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({}, None),
         ({"data__name": "beton"}, "FFCV's batches come from the host"),
+        ({"data__name": "folder", "data__source": "stream"}, STREAMED),
+        ({"data__name": "folder", "data__source": "auto"}, STREAMED),
+        ({"data__name": "folder", "data__source": "resident"}, None),
         ({"compile": True}, "--compile brings CUDA graphs of its own"),
     ],
 )

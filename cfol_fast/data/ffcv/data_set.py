@@ -63,6 +63,15 @@ class BetonSet:
         lengths = self.file.lengths
         return lengths if self.rows is None else lengths[self.rows.numpy()]
 
+    def bytes_on_disk(self) -> int:
+        """Of the whole file."""
+        return self.file.path.stat().st_size
+
+    def described_sizes(self) -> np.ndarray:
+        return self.stored_sizes()
+
+    described_whole = False
+
     def described(self, indices: Iterable[int]) -> Iterator[bytes]:
         """The images' bytes in the file: what digests are made of."""
         return self.stored(indices)

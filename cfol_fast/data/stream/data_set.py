@@ -20,9 +20,17 @@ from cfol_fast.data import decoders, white_point
 from cfol_fast.data.decoders import Decoder
 from cfol_fast.data.decoding import cache_folder
 from cfol_fast.data.folders import Files, ListFiles, list_classes, unused_white_note
-from cfol_fast.data.image_file import UNREADABLE, open_image, read_image, refuse_unreadable, tried
+from cfol_fast.data.image_file import (
+    UNREADABLE,
+    open_image,
+    read_image,
+    refuse_unreadable,
+    stored_size,
+    tried,
+    upright_size,
+)
 from cfol_fast.data.image_sizes import decoded_bytes
-from cfol_fast.data.images import check_rows
+from cfol_fast.data.images import MOST_READ, check_rows
 from cfol_fast.data.listing import Listing, skipped_note
 from cfol_fast.data.parallel import map_in_order
 from cfol_fast.data.reading import ReadOptions, TrainAndTest
@@ -82,6 +90,28 @@ class StreamSet:
         """int64 (n,): the bytes of each file."""
         sizes = self.index.stamps[:, 1]
         return sizes if self.rows is None else sizes[self.rows.numpy()]
+
+    def bytes_on_disk(self) -> int:
+        """Of the images' files."""
+        return int(self.stored_sizes().clip(0).sum())
+
+    def described_sizes(self) -> np.ndarray:
+        """int64 (n,): the bytes of each image as it is decoded, by its header."""
+
+        def size(index: int) -> int:
+            with open_image(listing.root / listing.paths[self._row(index)]) as image:
+                width, height = upright_size(image)
+            if short_side is not None:
+                width, height = stored_size(width, height, short_side)
+            return 3 * width * height
+
+        listing, short_side, rows = self.index.listing, self.decoder.size, range(len(self))
+        return self.remembered("sizes", lambda: np.fromiter(map_in_order(size, rows), np.int64), rows)
+
+    @property
+    def described_whole(self) -> bool:
+        """As for images in memory, see `images.MOST_READ`."""
+        return int(self.described_sizes().sum()) <= MOST_READ
 
     def described(self, indices: Iterable[int]) -> Iterator[Tensor]:
         """The pixels of these images: what digests are made of."""

@@ -30,6 +30,9 @@ from cfol_fast.data.listing import Listing, shown
 from cfol_fast.errors import DataLost, one_line
 
 FORMAT = 1
+# Fewer files are listed in a second. Some file systems keep no times of folders, and there the list would not
+# be made anew: so it is kept only where that saves minutes.
+KEPT_FROM = 100_000
 # What numpy and zipfile raise for a file that is not what was written.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zipfile.BadZipFile)
 
@@ -60,7 +63,10 @@ class Index:
 
     def read(self, row: int) -> bytearray:
         """The bytes of a file; raises OSError where it is not the file that was listed."""
-        with open(self.listing.root / self.listing.paths[row], "rb") as file:
+        # Nobody may ever write to a pipe: opened so, it is not waited for.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        path = os.path.join(self.listing.root, self.listing.paths[row])
+        with open(os.open(path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is not a file")
@@ -118,13 +124,13 @@ def kept_index(
     root: Path, split: str, cache: Path | None, list_files: Callable[[Path, str], Listing]
 ) -> Index:
     """The list that was kept in `cache`, or a new one by `list_files`."""
-    if cache is None:
-        return index_of(list_files(root, split))
-    found = _load(root, split, cache)
+    found = None if cache is None else _load(root, split, cache)
     if found is not None:
         return found
     start = time.time_ns()
     index = index_of(list_files(root, split), cache)
+    if cache is None or len(index) < KEPT_FROM:
+        return index
     folders = _folder_stamps(index.listing.folders)
     # A folder that changed just now may change again within the same tick of the clock.
     if folders is not None and int(folders[:, 1:].max()) < start - TICK:
