@@ -304,7 +304,8 @@ def check_source(row: DataSpec, source: str | None, decode: str = WHOLE) -> None
         )
     if decode != WHOLE and source != choice.STREAM:
         raise InputError(
-            f"data.decode={decode} belongs to data.source=stream, got data.source={source}: leave it out"
+            f"data.decode belongs to data.source=stream, got {decode} with data.source={source or 'auto'}:"
+            " leave it out"
         )
 
 

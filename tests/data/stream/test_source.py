@@ -242,7 +242,7 @@ def test_the_stream_leaves_no_decoded_images_on_the_disk(photos: Path, tmp_path:
         ("fashion-mini", {"source": "beton"}, "reads FFCV files, got fashion-mini"),
         ("beton", {"source": "stream"}, "FFCV files are read by FFCV"),
         ("folder", {"source": "disk"}, "must be one of auto, resident, stream, beton, got 'disk'"),
-        ("folder", {"decode": "scaled"}, "belongs to data.source=stream, got data.source=None"),
+        ("folder", {"decode": "scaled"}, "belongs to data.source=stream, got scaled with data.source=auto"),
         ("folder", {"source": "stream", "decode": "half"}, "must be one of whole, scaled, nvjpeg"),
     ],
 )
