@@ -18,7 +18,8 @@ from cfol_fast.recipes.frontier.facts import OFFSETS_RULE, RULE
 from cfol_fast.recipes.frontier.plan import CFOL, ERM
 from cfol_fast.recipes.frontier.sentences import row_of
 from cfol_fast.reporting.wording import attack_phrase
-from cfol_fast.runs.comparisons import Difference, paired
+from cfol_fast.runs.comparisons import Difference
+from cfol_fast.runs.frame import paired_by_seed
 from cfol_fast.runs.metrics import METRICS
 from tools.collection import read_frontiers
 
@@ -112,8 +113,7 @@ def after_offsets(facts: Facts) -> Difference | None:
     ]
     if len(values) < 2:
         return None
-    shared = [seed for seed in values[0] if seed in values[1]]
-    return paired(*([of[seed] for seed in shared] for of in values))
+    return paired_by_seed(*values)
 
 
 def gain_after_offsets(frontiers: Sequence[Facts]) -> str:

@@ -16,8 +16,9 @@ from cfol_fast.methods import METHODS
 from cfol_fast.recipes import paper
 from cfol_fast.recipes.planning import Cell, Job, Plan
 from cfol_fast.recipes.recipe import Claim, Count, Recipe
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation
+from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.comparisons import Difference, paired
+from cfol_fast.runs.frame import Summary, paired_by_seed
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.records import join_versions, read_finished
@@ -171,8 +172,10 @@ def _value(values: Sequence[float], printed: paper.Number | None) -> dict[str, A
 
 def _mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """As tables hold them: means of several values and deviations with six digits."""
-    mean, deviation = mean_deviation(values)
-    return (mean, None) if deviation is None else (round(mean, 6), round(deviation, 6))
+    found = Summary(tuple(values))
+    if found.deviation is None:
+        return found.mean, None
+    return round(found.mean, 6), round(found.deviation, 6)
 
 
 def _per_class(accuracies: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -239,8 +242,7 @@ def _difference(better: Mapping[str, Any], than: Mapping[str, Any], metric: str)
     if len(better["seeds"]) != len(a) or len(than["seeds"]) != len(b):
         return paired(a, b)
     first, second = (dict(zip(entry["seeds"], v, strict=True)) for entry, v in ((better, a), (than, b)))
-    shared = [seed for seed in first if seed in second]
-    return paired([first[seed] for seed in shared], [second[seed] for seed in shared]) if shared else None
+    return paired_by_seed(first, second)
 
 
 def _label(entry: Mapping[str, Any]) -> str:

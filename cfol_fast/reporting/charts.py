@@ -23,7 +23,8 @@ from cfol_fast.reporting.chart import (
     Series,
     on_one_scale,
 )
-from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, summarise
+from cfol_fast.reporting.groups import MANY, SPLITS, Comparison, Group, Stat, stat_of
+from cfol_fast.runs.frame import Summary
 from cfol_fast.runs.metrics import COUNT, SHARE, Metric, tail_size
 
 # Classes with a name in the chart of training against test errors.
@@ -283,7 +284,9 @@ def distribution(comparison: Comparison) -> Figure | None:
         if not last:
             continue
         by_class = dict(zip(comparison.classes, zip(*last, strict=True), strict=True))
-        bars = _series("p", group.colour, [summarise([float(p) for p in by_class[name]]) for name in order])
+        bars = _series(
+            "p", group.colour, [stat_of(Summary(tuple(float(p) for p in by_class[name]))) for name in order]
+        )
         uniform = Rule(1 / len(order), f"uniform {percent(1 / len(order), digits)}", "reference")
         tail = _tail_of(group, order, "robust")
         charts.append(

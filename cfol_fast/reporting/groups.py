@@ -15,9 +15,10 @@ from typing import Any
 from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS
 from cfol_fast.reporting.theme import SERIES
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation
-from cfol_fast.runs.comparisons import Difference, paired
+from cfol_fast.runs.accuracy import Accuracy
+from cfol_fast.runs.comparisons import Difference
 from cfol_fast.runs.config import flatten
+from cfol_fast.runs.frame import Frame, Result, Summary
 from cfol_fast.runs.identity import essential_settings
 from cfol_fast.runs.metrics import FLOOR, METRICS, SELECTION, SHARE, Metric, tail_size, telling
 from cfol_fast.runs.records import Run, in_class_order, same_attack
@@ -43,24 +44,23 @@ class Stat:
         return Stat(*(None if one is None else factor * one for one in astuple(self)))  # type: ignore[arg-type]
 
 
-def summarise(
-    values: Sequence[float], interval: tuple[float, float] | None = None, most: float = 1.0
-) -> Stat:
-    """Mean and sample deviation of several seeds' values, which are from 0 to `most`; of one value, with its
-    interval.
-    """
-    mean, deviation = mean_deviation(values)
+def stat_of(summary: Summary | None, most: float = 1.0) -> Stat | None:
+    return None if summary is None else known_stat(summary, most)
+
+
+def known_stat(summary: Summary, most: float = 1.0) -> Stat:
+    """A summary as charts and tables show it; `most`: the largest value there can be."""
+    mean, deviation = summary.mean, summary.deviation
     if deviation is not None:
         return Stat(mean, deviation, max(0.0, mean - deviation), min(most, mean + deviation))
-    return Stat(mean, None, *interval) if interval else Stat(mean)
+    return Stat(mean, None, *summary.limits) if summary.limits else Stat(mean)
 
 
-def stat_of(accuracies: Sequence[Accuracy], metric: str) -> Stat | None:
+def metric_stat(frame: Frame, metric: str) -> Stat | None:
     """One of METRICS by its key over several runs, None without any."""
-    if not accuracies:
-        return None
-    most = 1.0 if METRICS[metric].unit == SHARE else float(len(accuracies[0].classes))
-    return summarise([one.metric(metric) for one in accuracies], accuracies[0].limits(metric), most)
+    found = frame.accuracies
+    most = 1.0 if not found or METRICS[metric].unit == SHARE else float(len(found[0].classes))
+    return stat_of(frame.summary(metric), most)
 
 
 @dataclass(frozen=True)
@@ -80,29 +80,39 @@ class Group:
     partial: str = ""
     copies: list[tuple[Run, Run]] = field(default_factory=list)
 
-    def accuracies(self, split: str) -> list[Accuracy]:
+    def frame(self, split: str) -> Frame:
+        """What its runs reached, of those that are shown."""
+        seeds = [run.seed for run in self.counted]
         found = [clean if split == "clean" else robust for clean, robust in self.shown]
-        return [accuracy for accuracy in found if accuracy is not None]
+        seeds += [None] * (len(found) - len(seeds))
+        return Frame(
+            Result(self.label, seed, split, accuracy)
+            for seed, accuracy in zip(seeds, found, strict=False)
+            if accuracy is not None
+        )
 
-    def adjusted(self, split: str) -> list[Accuracy]:
+    def accuracies(self, split: str) -> list[Accuracy]:
+        return self.frame(split).accuracies
+
+    def adjusted(self, split: str) -> Frame:
         """With class offsets; empty unless every run that counts has them."""
-        found = [run.adjusted.get(split) for run in self.counted]
-        return [one for one in found if one is not None] if all(found) else []
+        found = [(run.seed, run.adjusted.get(split)) for run in self.counted]
+        if any(accuracy is None for _, accuracy in found):
+            return Frame([])
+        return Frame(
+            Result(self.label, seed, split, one, "offsets") for seed, one in found if one is not None
+        )
 
     def stat(self, split: str, metric: str) -> Stat | None:
         """One of METRICS by its key over the seeds, None when no run has it."""
-        return stat_of(self.accuracies(split), metric)
+        return metric_stat(self.frame(split), metric)
 
     def class_stat(self, split: str, name: str) -> Stat | None:
-        found = [accuracy for accuracy in self.accuracies(split) if name in accuracy.per_class]
-        if not found:
-            return None
-        return summarise([accuracy.per_class[name] for accuracy in found], found[0].interval.get(name))
+        return stat_of(self.frame(split).of_class(name))
 
     def precision_stat(self, name: str) -> Stat | None:
         """Of the attacked images that are taken for a class, the share that are of it."""
-        found = [one.precision[name] for one in self.accuracies("robust") if name in one.precision]
-        return summarise(found) if found else None
+        return stat_of(self.frame("robust").precision_of(name))
 
     def worst_class(self, split: str) -> str:
         """The class that is worst in most seeds, or how many share it."""
@@ -110,16 +120,7 @@ class Group:
 
     def over(self, other: Group, split: str, metric: str) -> Difference | None:
         """How much better this group is, paired over the seeds that both have; None where they share none."""
-        mine, theirs = (
-            {
-                run.seed: found.metric(metric)
-                for run in group.counted
-                if (found := getattr(run, split)) is not None
-            }
-            for group in (self, other)
-        )
-        shared = [seed for seed in mine if seed in theirs]
-        return paired([mine[seed] for seed in shared], [theirs[seed] for seed in shared]) if shared else None
+        return self.frame(split).above(other.frame(split), metric)
 
     def class_counts(self, split: str) -> dict[str, int]:
         found = self.accuracies(split)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from cfol_fast.plain_text import points
-from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat, stat_of
+from cfol_fast.reporting.groups import SPLITS, Comparison, Group, Stat, metric_stat
 from cfol_fast.reporting.table import Cell, Row, Table
 from cfol_fast.reporting.wording import (
     attack_phrase,
@@ -22,6 +22,7 @@ from cfol_fast.runs import price as prices
 from cfol_fast.runs.accuracy import Accuracy
 from cfol_fast.runs.checkpoints import EMA
 from cfol_fast.runs.comparisons import AVERAGE, mcnemar
+from cfol_fast.runs.frame import Frame, Result
 from cfol_fast.runs.metrics import METRICS, Metric
 from cfol_fast.runs.predictions import right_images
 from cfol_fast.runs.records import Run, SavedEvaluation, same_attack
@@ -115,7 +116,7 @@ def _bounds(comparison: Comparison) -> list[str]:
 
 def adjusted(comparison: Comparison) -> Table | None:
     """Plain and offset-adjusted figures side by side, of the groups all of whose runs have both."""
-    groups = [group for group in comparison.groups if group.tested and group.adjusted("robust")]
+    groups = [group for group in comparison.groups if group.tested and group.adjusted("robust").results]
     if not groups:
         return None
     base = groups[0] if groups[0] is comparison.baseline else None
@@ -125,8 +126,8 @@ def adjusted(comparison: Comparison) -> Table | None:
         for number, metric in enumerate(comparison.metrics):
             cells: list[Cell] = []
             pairs = []
-            for of in (Group.accuracies, Group.adjusted):
-                stats = [stat_of(of(group, split), metric.key) for group in groups]
+            for of in (Group.frame, Group.adjusted):
+                stats = [metric_stat(of(group, split), metric.key) for group in groups]
                 shown = [stat if same else None for stat, same in zip(stats, alike, strict=True)]
                 compared = _cells(shown, shown[0] if base else None, metric)
                 pairs.append(
@@ -290,12 +291,17 @@ def _blocks(
     """A block of rows per name, a row per metric, of the accuracies that each run has under that name."""
     rows: list[Row] = []
     for name in names:
-        accuracies = [
-            [accuracy for run in group.runs for accuracy in found(run, name) if accuracy is not None]
+        frames = [
+            Frame(
+                Result(name, run.seed, "robust", accuracy)
+                for run in group.runs
+                for accuracy in found(run, name)
+                if accuracy is not None
+            )
             for group in groups
         ]
         for number, metric in enumerate(comparison.metrics):
-            stats = [stat_of(of_group, metric.key) for of_group in accuracies]
+            stats = [metric_stat(frame, metric.key) for frame in frames]
             reference = stats[0] if groups[0] is comparison.baseline else None
             alike = [comparison.comparable(group) or not group.tested for group in groups]
             compared = iter(

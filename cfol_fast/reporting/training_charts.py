@@ -9,7 +9,8 @@ from typing import Any
 
 from cfol_fast.plain_text import percent
 from cfol_fast.reporting.chart import Figure, Line, LineChart, Rule, on_one_scale
-from cfol_fast.reporting.groups import MANY, Comparison, Group, summarise
+from cfol_fast.reporting.groups import MANY, Comparison, Group, known_stat
+from cfol_fast.runs.frame import Summary
 from cfol_fast.runs.metrics import METRICS, tail_size
 
 # Classes drawn as lines of their own when there are many.
@@ -38,7 +39,7 @@ def _over_epochs(group: Group, pick: Pick, rows: str) -> tuple[list[float], list
 
 def _mean_line(series: list[list[float]]) -> tuple[list[float], list[float], list[float]]:
     """Mean over the runs at each epoch, and one deviation below and above it where there are several runs."""
-    stats = [summarise(values) for values in zip(*series, strict=True)]
+    stats = [known_stat(Summary(tuple(values))) for values in zip(*series, strict=True)]
     low = [stat.low for stat in stats if stat.low is not None]
     high = [stat.high for stat in stats if stat.high is not None]
     return [stat.mean for stat in stats], low, high

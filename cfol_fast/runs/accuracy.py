@@ -46,14 +46,6 @@ def wilson(share: float, count: int, z: float = Z95) -> tuple[float, float]:
     return 0.0 if share <= 0 else max(0.0, centre - half), 1.0 if share >= 1 else min(1.0, centre + half)
 
 
-def mean_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and, of several values, the sample standard deviation."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, None
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-
-
 @dataclass(frozen=True)
 class Accuracy:
     """Accuracies from 0 to 1: `average` over the examples, `class_average` with equal weight for every class.

@@ -67,7 +67,7 @@ def test_classes_in_another_order_are_matched_in_adjusted_figures(pair):
     result["classes"] = result["classes"][::-1]
     (pair[1] / "result.json").write_text(json.dumps(result))
     comparison = compare([load_run(run) for run in pair])
-    (adjusted,) = comparison.groups[1].adjusted("robust")
+    (adjusted,) = comparison.groups[1].adjusted("robust").accuracies
     assert adjusted.classes == comparison.classes
     assert adjusted.per_class["Shirt"] == 0.42
 

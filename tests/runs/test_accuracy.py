@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.accuracy import Accuracy, mean_deviation, wilson
+from cfol_fast.runs.accuracy import Accuracy, wilson
 from cfol_fast.runs.metrics import tail_mean, tail_size
 
 CONFUSION = [[3, 1, 0], [0, 0, 0], [1, 2, 1]]
@@ -20,14 +20,6 @@ def test_the_wilson_interval_is_the_known_one():
 
 def test_without_examples_anything_is_possible():
     assert wilson(0.0, 0) == (0.0, 1.0)
-
-
-def test_the_deviation_is_that_of_a_sample():
-    assert mean_deviation([0.1, 0.2, 0.3]) == pytest.approx((0.2, 0.1))
-
-
-def test_one_value_has_no_deviation():
-    assert mean_deviation([0.25]) == (0.25, None)
 
 
 @pytest.mark.parametrize(

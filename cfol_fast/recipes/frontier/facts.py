@@ -8,8 +8,7 @@ run of the table's seeds: they alone are judged (Holm over the three). All other
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from cfol_fast.recipes.planning import Job
 from cfol_fast.recipes.table import read_result
 from cfol_fast.runs import offset_file
 from cfol_fast.runs.accuracy import Accuracy
-from cfol_fast.runs.comparisons import judge, paired
+from cfol_fast.runs.comparisons import Difference, judge
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.intervals import t_interval
+from cfol_fast.runs.frame import Frame, Result, Summary, paired_by_seed, shared_seeds
 from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.metrics import METRICS, SELECTION
 from cfol_fast.runs.metrics_log import read_rows
@@ -79,14 +78,21 @@ def begins(config: TrainConfig) -> int | None:
     return None if share is None else begin_epoch(share, config.epochs)
 
 
-def summary(values: Sequence[float]) -> dict[str, Any]:
+def to_json(found: Summary | None) -> dict[str, Any]:
     """The mean over the seeds with its 95 % t-interval, which one seed does not have."""
-    interval = t_interval(values)
+    assert found is not None, "a row has at least one seed"
     return {
-        "mean": _round(math.fsum(values) / len(values)),
-        "interval": None if interval is None else [_round(limit) for limit in interval],
-        "values": [_round(value) for value in values],
+        "mean": _round(found.mean),
+        "interval": None if found.interval is None else [_round(limit) for limit in found.interval],
+        "values": [_round(value) for value in found.values],
     }
+
+
+def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+    found = paired_by_seed(first, second)
+    if found is None:
+        raise InputError("a paired comparison needs a seed that both rows were trained with")
+    return found
 
 
 def _round(value: float) -> float:
@@ -99,11 +105,12 @@ def measured(
     """{"clean": {metric: summary}, "robust": ...} over the seeds; `limits`: of the worst class of each seed,
     for its test images. metrics: of METRICS by their keys.
     """
+    frame = Frame(Result("", None, kind, one[kind]) for one in accuracies for kind in KINDS)
     found: dict[str, Any] = {}
     for kind in KINDS:
-        of_kind = [one[kind] for one in accuracies]
-        found[kind] = {metric: summary([one.metric(metric) for one in of_kind]) for metric in metrics}
-        limits = [one.limits("worst") for one in of_kind]
+        of_kind = frame.where(split=kind)
+        found[kind] = {metric: to_json(of_kind.summary(metric)) for metric in metrics}
+        limits = of_kind.limits("worst")
         found[kind]["worst"]["limits"] = [pair and [_round(limit) for limit in pair] for pair in limits]
     return found
 
@@ -148,10 +155,7 @@ def declared(
     pairs = [(CFOL, ERM)] + ([(rival, ERM), (rival, CFOL)] if rival is not None else [])
     pairs = [(better, than) for better, than in pairs if better in values and than in values]
     seeds = [shared_seeds(values[better], values[than]) for better, than in pairs]
-    found = [
-        paired([values[better][seed] for seed in shared], [values[than][seed] for seed in shared])
-        for (better, than), shared in zip(pairs, seeds, strict=True)
-    ]
+    found = [_paired(values[better], values[than]) for better, than in pairs]
     return [
         {
             "better": better,
@@ -181,19 +185,12 @@ def beside_offsets(
         if shared and all(OFFSETS_RULE in tested[ERM][seed] for seed in shared):
             item: dict[str, Any] = {"row": name, "seeds": shared}
             for metric in ("worst", "average"):
-                own = [tested[name][seed][RULE]["robust"].metric(metric) for seed in shared]
-                erm = [tested[ERM][seed][OFFSETS_RULE]["robust"].metric(metric) for seed in shared]
-                difference = paired(own, erm).to_json()
+                own = {seed: tested[name][seed][RULE]["robust"].metric(metric) for seed in shared}
+                erm = {seed: tested[ERM][seed][OFFSETS_RULE]["robust"].metric(metric) for seed in shared}
+                difference = _paired(own, erm).to_json()
                 item[metric] = {key: difference[key] for key in ("values", "mean", "interval")}
             found.append(item)
     return found
-
-
-def shared_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """Seeds that both rows were trained with: what is compared is paired by them, in whichever order they
-    stand.
-    """
-    return sorted(set(first) & set(second))
 
 
 def order(held: Mapping[str, float]) -> tuple[float, ...]:
