@@ -152,7 +152,7 @@ class Point:
 @dataclass(frozen=True)
 class ScatterChart:
     """Two measures against each other, a cross of intervals around each point; names stand in the margin,
-    with a thin line.
+    with a thin line. ends: of the two axes, where several charts share them.
     """
 
     title: str
@@ -162,6 +162,7 @@ class ScatterChart:
     note: str = ""
     x_name: str = "average"
     y_name: str = "worst class"
+    ends: tuple[tuple[float, float], tuple[float, float]] | None = None
 
 
 Chart = BarChart | LineChart | DotChart | Matrix | ScatterChart

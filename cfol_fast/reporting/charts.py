@@ -185,7 +185,7 @@ def train_and_test(comparison: Comparison) -> Figure | None:
     """Where the worst class says little: the training error of each class against its test error."""
     if comparison.leading.key == "worst":
         return None
-    charts: list[Chart] = []
+    charts: list[ScatterChart] = []
     for group in _shown(comparison):
         errors = _class_errors(group, comparison.classes)
         tested = [name for name in comparison.ranked() if group.class_stat("robust", name) and name in errors]
@@ -202,6 +202,8 @@ def train_and_test(comparison: Comparison) -> Figure | None:
             charts.append(ScatterChart(group.heading, points, *axes, note=group.note, **names))
     if not charts:
         return None
+    every = [point for chart in charts for point in chart.points]
+    ends = _ends([point.x for point in every]), _ends([point.y for point in every])
     return Figure(
         "train-test",
         "Training against test error, class by class",
@@ -209,9 +211,15 @@ def train_and_test(comparison: Comparison) -> Figure | None:
         f" how much of its test images is; the {LABELLED} with the highest test error by name. A class to the"
         " left and high up is memorised: its training error, which the bandit hears, no longer shows how weak"
         " it is.",
-        charts,
+        [replace(chart, ends=ends) for chart in charts],
         pair=len(charts) > 1,
     )
+
+
+def _ends(shares: Sequence[float]) -> tuple[float, float]:
+    """Of an axis that all groups share."""
+    margin = max(0.05 * (max(shares) - min(shares)), 0.005)
+    return max(0.0, min(shares) - margin), min(1.0, max(shares) + margin)
 
 
 def _class_errors(group: Group, classes: Sequence[str]) -> dict[str, float]:

@@ -388,7 +388,7 @@ def _scatter(canvas: Canvas, chart: ScatterChart) -> None:
         margin = max(0.08 * (high - low), 0.005)
         return max(0.0, low - margin), min(1.0, high + margin)
 
-    (x_low, x_high), (y_low, y_high) = ends("x"), ends("y")
+    (x_low, x_high), (y_low, y_high) = chart.ends or (ends("x"), ends("y"))
     named = [point for point in chart.points if point.labelled]
     widths = [text_width(point.name, SMALL) for point in named]
     room = min(max(widths, default=0.0) + 30, 0.48 * canvas.width)

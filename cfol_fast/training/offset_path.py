@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# A rate falling as 1 / (1 + t / 4) was compared on the embedded images (12 rounds, same rule, one run each
+# of ERM and CFOL): test worst class -1.0 and -0.7 points, average +0.7 and +2.7. That is not better for all.
 ROUNDS, RATE = 20, 1.0
 
 

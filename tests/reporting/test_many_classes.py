@@ -70,6 +70,7 @@ def test_training_errors_stand_against_test_errors(pair):
     assert points.keys() == set(SIGNS)
     assert points["sign-00"].x == pytest.approx(run.train[-1]["class_error"][0])
     assert points["sign-00"].y == 1.0
+    assert len({chart.ends for chart in figure.charts}) == 1
     assert sum(point.labelled for point in points.values()) == charts.LABELLED
 
 
