@@ -158,10 +158,11 @@ bench-quick: $(STAMP)/build
 	$(BIN)/python -m benchmarks.quick
 
 $(STAMP)/docs: $(STAMP)/torch constraints.txt
-	$(PIP) mkdocs 'mkdocstrings[python]'
+	$(PIP) mkdocs mkdocs-material 'mkdocstrings[python]'
 	@touch $@
 
-# Strict: a link that leads nowhere is an error.
+# Strict: a link that leads nowhere is an error. The generated pages are written first.
 docs: $(STAMP)/build $(STAMP)/docs
-	$(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m tools.site_pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "the site is in site/index.html"

@@ -15,9 +15,11 @@ import torch
 
 from cfol_fast import data, methods
 from cfol_fast.commands import main as cli
+from cfol_fast.errors import InputError
 from cfol_fast.sampling import ClassSampler
 from tests.data import published_files
 from tests.training import tiny
+from tools import site_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -31,6 +33,8 @@ ELSEWHERE = {
 PAGES = ["../README.md", *sorted(path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)]
 # What stands above a block that no test runs.
 REASONS = ("needs a GPU", "needs a download", "run by hand")
+# Wider code scrolls sideways in the site.
+CODE_WIDTH = 84
 BLOCK = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
 # Two steps of training, few images and weak attacks: a page is about what a command does, not about how good
 # its result is.
@@ -54,7 +58,9 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def commands(page: str) -> list[list[str]]:
     """The command lines of the page's shell blocks, without their comments."""
-    lines = [line for language, text in blocks(page) if language == "bash" for line in text.splitlines()]
+    # A line that ends with a backslash continues on the next one.
+    shell = [text.replace("\\\n", " ") for language, text in blocks(page) if language == "bash"]
+    lines = [line for text in shell for line in text.splitlines()]
     return [shlex.split(line, comments=True) for line in lines if shlex.split(line, comments=True)]
 
 
@@ -125,8 +131,46 @@ def test_every_method_has_its_words():
 
 
 def test_every_page_is_in_the_site_s_contents():
-    listed = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(path.name for path in DOCS.glob("*.md")) == sorted(set(listed) - {"methods/index.md"})
+    listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(page for page, _ in site_pages.pages(ROOT / "results")) == sorted(listed)
+
+
+def test_no_line_of_code_is_wider_than_the_site_s_column():
+    wide = {
+        f"{page}: {line}"
+        for page, markdown in site_pages.pages(ROOT / "results")
+        for _, _, text in BLOCK.findall(markdown)
+        for line in text.splitlines()
+        if len(line) > CODE_WIDTH
+    }
+    assert wide == set()
+
+
+@pytest.mark.parametrize(
+    ("page", "target", "link"),
+    [
+        ("a.md", "own-data.md#x", "[t](own-data.md#x)"),
+        ("methods/cfol.md", "../own-data.md", "[t](../own-data.md)"),
+        ("a.md", "../README.md#speed", "[t](https://r/blob/main/README.md#speed)"),
+        ("methods/cfol.md", "../../README.md", "[t](https://r/blob/main/README.md)"),
+        ("a.md", "https://x/y", "[t](https://x/y)"),
+        ("a.md", "#here", "[t](#here)"),
+    ],
+)
+def test_a_link_out_of_the_docs_leads_to_the_repository(page, target, link):
+    assert site_pages.with_outside_links(page, f"[t]({target})", "https://r") == link
+
+
+def test_without_a_repository_such_a_link_is_the_file_s_name_and_code_is_left_alone():
+    text = "[t](../README.md)\n```python\na[0](../x)\n```\n"
+    assert site_pages.with_outside_links("a.md", text, "") == text.replace(
+        "[t](../README.md)", "t (`README.md`)"
+    )
+
+
+def test_a_link_that_leads_nowhere_is_an_error():
+    with pytest.raises(InputError, match="leads nowhere"):
+        site_pages.with_outside_links("a.md", "[t](../no-such-file)", "")
 
 
 def test_the_output_that_first_steps_shows_is_that_of_its_command(capsys):
@@ -138,4 +182,5 @@ def test_the_output_that_first_steps_shows_is_that_of_its_command(capsys):
     sampler = ClassSampler(
         torch.arange(4000) % 10, eta=config["params"]["eta"], gamma=config["params"]["gamma"]
     )
-    assert sampler.outlook(draws)[0] in (DOCS / "first-steps.md").read_text()
+    # The page wraps the line.
+    assert sampler.outlook(draws)[0] in " ".join((DOCS / "first-steps.md").read_text().split())

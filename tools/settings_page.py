@@ -19,22 +19,24 @@ HEAD = """\
 Every setting of a run, with its place in `config.json`. Python, a TOML file (`--config FILE`), the
 options of `cfol-fast train` and `--set KEY=VALUE` set the same values; the later of these wins.
 `--print-config` shows the complete configuration. Numbers may be fractions such as `8/255`. A setting
-without a default follows the data set or the method, or is not used: its meaning says which.
+without a default follows the data set or the method, or is unused: its meaning states which.
 
 The name of a run that a recipe trains, and what `--resume` compares, are made from the settings that
-change what is computed. Those with "no" in the column *named* change only where or how the run is
-carried out.
+change the result. Those with "no" in the column *named* only change where or how the run executes.
 
 ```python
 import cfol_fast as cf
 
-config = cf.TrainConfig(method="erm", attack={"steps": 1, "eps": "8/255"}, out="runs/first")
-larger = config.replace(attack={"eps": "12/255"})  # the size of a step and the test's radius follow
-cf.TrainConfig({"attack.eps": 0.1, "epochs": 3}, seed=1)  # a mapping from a file; keywords win
+attack = {"steps": 1, "eps": "8/255"}
+config = cf.TrainConfig(method="erm", attack=attack, out="runs/first")
+# The step size of the attack and the radius of the test follow eps.
+larger = config.replace(attack={"eps": "12/255"})
+# A mapping comes from a file. Keywords take precedence over it.
+cf.TrainConfig({"attack.eps": 0.1, "epochs": 3}, seed=1)
 ```
 
-A `TrainConfig` is complete and cannot be changed. What only the data can say, such as the step size that
-`eta=auto` stands for, is put into `config.json` when a run begins.
+A `TrainConfig` is complete and immutable. Values that depend on the data, such as the step size for
+`eta=auto`, are written to `config.json` when a run begins.
 
 `tools/settings_page.py` writes this page from `cfol_fast/runs/config.py` and
 `cfol_fast/runs/setting_groups.py`.

@@ -4,7 +4,6 @@ said too.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -14,18 +13,14 @@ import pytest
 
 from cfol_fast import methods
 from tests.recipes import fake_frontier
+from tools import method_pages
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "docs_pages.py"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pages_of() -> Any:
-    spec = importlib.util.spec_from_file_location("docs_pages", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.method_pages
+    return method_pages.method_pages
 
 
 def recipe(*entries: dict[str, Any]) -> str:
@@ -47,7 +42,7 @@ def test_a_method_without_a_run_says_so(pages_of, tmp_path):
 
 def test_every_method_has_a_result_in_the_committed_ones(pages_of):
     pages, figures = (
-        pages_of(SCRIPT.parents[1] / "results"),
+        pages_of(RESULTS),
         r"% on average, [\d.]+ (± [\d.]+ )?% in the worst class",
     )
     assert [name for name in methods.METHODS if not re.search(figures, pages[name])] == []

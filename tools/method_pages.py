@@ -1,8 +1,6 @@
-"""What mkdocs does beyond docs/*.md: a page for every method, and links to files of the repository that are
-outside of docs/.
+"""The site's pages of methods, from the table in cfol_fast/methods.py, docs/methods.toml and results/.
 
-The pages of methods are made from the table in cfol_fast/methods.py, from docs/methods.toml and from
-results/.
+`tools.site_pages` writes them before mkdocs builds the site.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cfol_fast import methods
 from cfol_fast.recipes.frontier.facts import RULE
@@ -20,51 +18,7 @@ from cfol_fast.recipes.frontier.sentences import interval_text, row_of
 from cfol_fast.recipes.frontier.text import setting_text
 from tools.collection import read_frontiers
 
-if TYPE_CHECKING:
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
-    from mkdocs.structure.pages import Page
-
-ROOT = Path(__file__).resolve().parents[1]
-WORDS = ROOT / "docs" / "methods.toml"
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Every method in the site's contents."""
-    for part in config.nav or []:
-        if "Methods" in part:
-            part["Methods"] += [{row.title: f"methods/{name}.md"} for name, row in methods.METHODS.items()]
-    return config
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the methods, and leaves out what they are made of."""
-    # The tests read the pages without mkdocs.
-    from mkdocs.structure.files import File
-
-    for file in list(files):
-        if file.src_uri.endswith(".toml"):
-            files.remove(file)
-    for name, text in method_pages(ROOT / "results").items():
-        files.append(File.generated(config, f"methods/{name}.md", content=text))
-    return files
-
-
-def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A link to a file outside of docs/ becomes one to the repository or, as long as that has no address, the
-    file's name.
-    """
-
-    def outside(link: re.Match[str]) -> str:
-        text, target = link.groups()
-        if not target.startswith("../") or page.file.src_uri.startswith("methods/"):
-            return link.group(0)
-        path = target.removeprefix("../")
-        if not (ROOT / path.split("#")[0]).exists():
-            raise FileNotFoundError(f"{page.file.src_uri}: the link {target} leads nowhere")
-        return f"[{text}]({config.repo_url}/blob/main/{path})" if config.repo_url else f"{text} (`{path}`)"
-
-    return re.sub(r"\[([^\]]*)\]\(([^)]+)\)", outside, markdown)
+WORDS = Path(__file__).resolve().parents[1] / "docs" / "methods.toml"
 
 
 def method_pages(kept: Path) -> dict[str, str]:
