@@ -74,13 +74,25 @@ class Method:
         Unknown names are refused.
         """
         merged = {**self.defaults, **self.datasets.get(dataset or "", {})}
-        if "eta" in merged and dataset and dataset not in {*PAPER_DATA_SETS, *self.datasets}:
-            merged["eta"] = "auto"
+        if dataset and dataset not in {*PAPER_DATA_SETS, *self.datasets}:
+            merged |= self._for_own_data(merged, given or {})
         for name, value in (given or {}).items():
             if name not in merged:
                 raise InputError(f"{self.name} has no parameter {name!r}{did_you_mean(name, merged)}")
-            merged[name] = parse_parameter(value)
+            parsed = parse_parameter(value)
+            # A word that is read as no value at all.
+            merged[name] = "none" if parsed is None and isinstance(merged[name], str) else parsed
         return merged
+
+    @staticmethod
+    def _for_own_data(defaults: Params, given: Params) -> dict[str, Any]:
+        """What a bandit takes on data that are not the paper's: docs/bandit.md has the evidence."""
+        own = {"eta": "auto"} if "eta" in defaults else {}
+        # The theory is about the bandit without a baseline; and errors on a hold-out need none.
+        without = given.get("eta") == "theory" or given.get("signal") == "holdout"
+        if "baseline" in defaults and not without:
+            own["baseline"] = "running"
+        return own
 
     def default_in_words(self, name: str) -> str:
         """A default with what differs by data set: '2e-06 (imagenette 5e-06, fashion-mini 0.0001; data that
@@ -88,8 +100,8 @@ class Method:
         """
         others = [f"{data} {own[name]:g}" for data, own in self.datasets.items() if name in own]
         said = str(self.defaults[name])
-        if name == "eta":
-            others.append("data that are not the paper's: auto")
+        if name in (elsewhere := self._for_own_data(self.defaults, {})):
+            others.append(f"data that are not the paper's: {elsewhere[name]}")
         return f"{said} ({', '.join(others)})" if others else said
 
     def sampler(
@@ -165,12 +177,18 @@ def _classes(inputs: SamplerInputs, params: Params, reweight: bool = False) -> I
         num_classes=inputs.num_classes,
         reweight=reweight,
         # A row may have parameters of its objective or policy beside the bandit's.
-        **{name: params[name] for name in (*_BANDIT, "draws") if name in params},
+        **{name: params[name] for name in (*_OF_THE_SAMPLER, "draws") if name in params},
     )
 
 
 def _reweighted(inputs: SamplerInputs, params: Params) -> IndexSampler:
     return _classes(inputs, params, reweight=True)
+
+
+def _balanced(inputs: SamplerInputs, params: Params) -> IndexSampler:
+    return sampling.FixedClassSampler(
+        inputs.labels, "uniform", inputs.seed, inputs.device, num_classes=inputs.num_classes
+    )
 
 
 def _examples(inputs: SamplerInputs, params: Params) -> IndexSampler:
@@ -194,10 +212,22 @@ def _trades(params: Params, num_classes: int) -> objectives.Objective:
     return objectives.Trades(params["beta"])
 
 
-_BANDIT = {"eta": 2e-6, "gamma": 0.5, "prior": "uniform", "base": "uniform", "C": None}
+_BANDIT = {
+    "eta": 2e-6,
+    "gamma": 0.5,
+    "prior": "uniform",
+    "base": "uniform",
+    "C": None,
+    "baseline": "none",
+    "feedback": "error",
+    "signal": "training",
+}
+# All but what the training step does: it makes the feedback from its logits.
+_OF_THE_SAMPLER = tuple(name for name in _BANDIT if name != "feedback")
 _BANDIT_ORIGIN = (
     "eta and gamma: appendix C, hyperparameters; Imagenette has a fifth of the steps, so eta is 2.5 times"
-    " larger; prior and base: the paper's; C: of the theory, for eta=theory alone"
+    " larger; prior and base: the paper's; C: of the theory, for eta=theory alone; baseline, feedback and"
+    " signal: none, error and training are the paper's, mean or running, margin and holdout our own"
 )
 # The demo has a few hundred steps, for which "auto" would be 2.3e-4; its figures are those of half of that.
 _BANDIT_DATASETS = {"imagenette": {"eta": 5e-6}, "fashion-mini": {"eta": 1e-4}}
@@ -480,6 +510,17 @@ METHODS: dict[str, Method] = {
             minimise=lambda params, k: objectives.LHCVaR(params["alpha"], k),
             defaults={"alpha": 0.8},
             origin="alpha: that of LCVaR, as in the authors' code; a list gives each class its own",
+        ),
+        Method(
+            name="balanced",
+            title="Balanced AT",
+            section="4 with gamma = 1",
+            summary=(
+                "Classes are drawn uniformly, without a bandit: the baseline of CFOL where classes are"
+                " unbalanced."
+            ),
+            draw=_balanced,
+            minimise=_mean,
         ),
     ]
 }

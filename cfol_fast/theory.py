@@ -49,13 +49,20 @@ class WorstClassBound(float):
         raise AttributeError(name)
 
 
-def worst_class_bound(C: float, T: int, k: int, delta: float, n: int) -> WorstClassBound:
+def worst_class_bound(
+    C: float, T: int, k: int, delta: float, n: int, baseline: str = "none"
+) -> WorstClassBound:
     """Theorem 1: with probability at least 1 - delta no class's risk, averaged over the ensemble, is above
     this.
 
     C: mistake bound (raised to k log k where smaller); T: steps; k: classes; n: members drawn i.i.d. from the
-    T iterates.
+    T iterates. baseline: of the bandit; the theorem is about the one without.
     """
+    if baseline != "none":
+        raise InputError(
+            f"Theorem 1 is about the bandit without a baseline, got baseline={baseline!r}: train with"
+            " baseline=none for its bound"
+        )
     if T < 1 or n < 1:
         raise ValueError(f"T and n must be at least 1, got T = {T}, n = {n}")
     if not 0 < delta < 1:

@@ -1,4 +1,4 @@
-// cfol_fast::exp3_distribution, exp3_draw and exp3_update: checks and registration.
+// cfol_fast::exp3_distribution, exp3_draw, exp3_update and exp3_learn: checks and registration.
 #include "exp3.h"
 
 #include <cfloat>
@@ -119,10 +119,54 @@ void exp3_update(Tensor w, const Tensor& p, const Tensor& y, const Tensor& loss,
            sums.data(), fault_data(fault, w, "w"));
 }
 
+void check_rows(const Tensor& rows, const char* name) {
+  check_dtype(rows, ScalarType::Long, name);
+  if (rows.dim() != 2 || rows.size(1) != 2) value_error(name, " must have shape (n, 2), got ", shape_text(rows));
+  if (!rows.is_contiguous()) value_error(name, " must be contiguous");
+}
+
+// Rows of (draws, losses), the losses in [0, 1] each.
+void check_counts(const int64_t* rows, int64_t length, int64_t most, const char* name) {
+  for (int64_t i = 0; i < length; ++i) {
+    const int64_t draws = rows[2 * i], losses = rows[2 * i + 1];
+    if (draws < 0 || draws > most) value_error(name, " must count from 0 to ", most, " draws, got ", draws, " in row ", i);
+    if (losses < 0 || losses > draws * static_cast<int64_t>(kLossScale))
+      value_error(name, " must have losses from 0 to 1 for each draw, got a sum of ", losses, " for ", draws, " draws in row ",
+                  i);
+  }
+}
+
+template <class Device>
+void exp3_learn(Tensor w, const Tensor& p, const Tensor& tally, Tensor seen, double eta, std::optional<Tensor> fault) {
+  const int64_t k = class_count(w, p, "p");
+  check_rows(tally, "tally");
+  check_rows(seen, "seen");
+  if (tally.size(0) != k) value_error("tally must have shape (", k, ", 2), got ", shape_text(tally));
+  const int64_t rows = seen.size(0);
+  if (rows != 1 && rows != k) value_error("seen must have 1 or ", k, " rows, got ", rows);
+  check_same_device(tally, w, "tally", "w");
+  check_same_device(seen, w, "seen", "w");
+  check_eta(eta);
+  const double* chances = p.const_data_ptr<double>();
+  const int64_t* drawn = tally.const_data_ptr<int64_t>();
+  int64_t* before = seen.mutable_data_ptr<int64_t>();
+  if constexpr (!Device::kCuda) {
+    check_counts(drawn, k, int64_t{1} << 32, "tally");
+    check_counts(before, rows, kMemory - 1, "seen");
+    for (int64_t i = 0; i < k; ++i)
+      if (drawn[2 * i] > 0 && !chance_is_valid(chances[i]))
+        value_error("p must be at least 2^-60 for every class that was drawn, got ", chances[i], " for class ", i);
+  }
+  const Device device(w);
+  CFOL_RUN(Device, device, exp3_learn, w.mutable_data_ptr<double>(), chances, k, drawn, before, rows, eta,
+           fault_data(fault, w, "w"));
+}
+
 }  // namespace
 
 CFOL_REGISTER(exp3_distribution)
 CFOL_REGISTER(exp3_draw)
 CFOL_REGISTER(exp3_update)
+CFOL_REGISTER(exp3_learn)
 
 }  // namespace cfol

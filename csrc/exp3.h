@@ -13,7 +13,7 @@
 
 namespace cfol {
 
-constexpr int64_t kMaxClasses = 10000;
+constexpr int64_t kMaxClasses = int64_t{1} << 16;  // as in cfol_fast/ops/exp3.py
 constexpr double kCdfScale = 0x1p52;
 constexpr double kLargestWeight = 64.0;  // beyond it w is shifted to max w = 0; the softmax does not change
 
@@ -65,11 +65,52 @@ CFOL_HD double gain(int64_t loss_sum, double eta, double p) {
   return eta * (static_cast<double>(loss_sum) / kLossScale) / p;
 }
 
+// ---- the update with a baseline -----------------------------------------------------------------------------------------
+// w_y += eta * (n b_y + sum over the n draws of class y of (loss - b_y) / p_y): unbiased for every b that was fixed before
+// the batch. b is kept as two integers, the draws and the sum of their losses, in a row for each class or in one for all.
+constexpr int64_t kPseudoDraws = 8;  // draws with the mean of all classes that a row begins with; all begin with 1/2
+constexpr int64_t kMemory = 1024;    // a row with so many draws is halved: the errors of a network that learns drift
+
+// Adds to a row of (draws, losses). Both halves are rounded such that the mean loss never exceeds 1.
+CFOL_HD void remember(int64_t* row, int64_t draws, int64_t losses) {
+  draws += row[0];
+  losses += row[1];
+  while (draws >= kMemory) {
+    draws -= draws >> 1;
+    losses >>= 1;
+  }
+  row[0] = draws;
+  row[1] = losses;
+}
+
+// The mean loss of all draws, in units of 2^-30, where so many pseudo-draws had the loss 1/2.
+CFOL_HD int64_t mean_units(int64_t draws, int64_t losses) {
+  const int64_t start = kPseudoDraws * (static_cast<int64_t>(kLossScale) / 2);
+  return integer_part(static_cast<double>(losses + start) / static_cast<double>(draws + kPseudoDraws));
+}
+
+// The baseline of a class, in units of 2^-30: its row's mean loss, shrunk to `mean`, the mean loss of all.
+CFOL_HD int64_t baseline_units(const int64_t* row, int64_t mean) {
+  return integer_part(exact_double(row[1] + kPseudoDraws * mean) / exact_double(row[0] + kPseudoDraws));
+}
+
+// What every class gains in a batch of n draws, drawn or not.
+CFOL_HD double common_gain(double n, int64_t baseline, double eta) {
+  return eta * (n * (exact_double(baseline) / kLossScale));
+}
+
+// What a class gains beyond that by its own draws.
+CFOL_HD double own_gain(const int64_t* drawn, int64_t baseline, double eta, double p) {
+  return gain(drawn[1] - drawn[0] * baseline, eta, p);
+}
+
 namespace cpu {
 void exp3_distribution(const double* w, const double* base, int64_t k, double gamma, double* p, double* q, int64_t* cdf);
 void exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngState* rng, int64_t n, int64_t* idx, int64_t* y);
 void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                  int64_t* sums, int32_t* fault);
+void exp3_learn(double* w, const double* p, int64_t k, const int64_t* tally, int64_t* seen, int64_t rows, double eta,
+                int32_t* fault);
 }  // namespace cpu
 
 namespace cuda {
@@ -79,6 +120,8 @@ const char* exp3_draw(const int64_t* cdf, int64_t k, ClassMembers classes, RngSt
                       int64_t* y, void* stream);
 const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const float* loss, int64_t n, double eta,
                         int64_t* sums, int32_t* fault, void* stream);
+const char* exp3_learn(double* w, const double* p, int64_t k, const int64_t* tally, int64_t* seen, int64_t rows, double eta,
+                       int32_t* fault, void* stream);
 }  // namespace cuda
 
 }  // namespace cfol

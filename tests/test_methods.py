@@ -14,7 +14,19 @@ from cfol_fast.errors import InputError
 from cfol_fast.methods import METHODS, Method
 
 NAMES = ["erm", "cfol", "cfol-reweighted", "fol", "cvar", "lcvar", "trades", "two-run", "clean", "group-dro"]
-BEYOND = ["cfol-trades", "cfa", "cfa-trades", "dafa", "dafa-trades", "frl", "wat", "faal", "chi2", "lhcvar"]
+BEYOND = [
+    "cfol-trades",
+    "cfa",
+    "cfa-trades",
+    "dafa",
+    "dafa-trades",
+    "frl",
+    "wat",
+    "faal",
+    "chi2",
+    "lhcvar",
+    "balanced",
+]
 ON_TRADES = ["trades", "cfol-trades", "cfa-trades", "dafa-trades", "frl", "wat"]
 LABELS = torch.arange(90) % 3
 every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

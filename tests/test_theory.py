@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from cfol_fast import theory
+from cfol_fast.errors import InputError
 from cfol_fast.sampling import ClassSampler, ExampleSampler
 from cfol_fast.theory import AveragedLogits, IterateReservoir, ensemble_risk, worst_class_bound
 
@@ -250,3 +251,8 @@ def test_averaged_logits_are_a_model_of_their_own() -> None:
 def test_values_outside_the_theory_are_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_bound_is_refused_for_a_bandit_with_a_baseline() -> None:
+    with pytest.raises(InputError, match="without a baseline, got baseline='running'"):
+        worst_class_bound(100.0, 1000, 10, 0.05, 10, baseline="running")

@@ -5,12 +5,17 @@ tests/reference/."""
 from cfol_fast.ops.augment import Augment, augment_parameters, augment_with, gather_augment
 from cfol_fast.ops.convolution import WINOGRAD_LANES, input_gradient, winograd, winograd_taps
 from cfol_fast.ops.exp3 import (
+    MAX_CLASSES,
     class_tally_,
+    exp3_add_,
     exp3_add_sums_,
     exp3_distribution,
     exp3_draw,
+    exp3_learn_,
     exp3_update_,
     group_by_class,
+    is_seen,
+    new_seen,
     new_tally,
     read_tally,
 )
@@ -28,6 +33,7 @@ from cfol_fast.ops.uniform import uniform
 
 __all__ = [
     "FAULTS",
+    "MAX_CLASSES",
     "TICKET_FAULT",
     "WINOGRAD_LANES",
     "Augment",
@@ -35,16 +41,20 @@ __all__ = [
     "augment_parameters",
     "augment_with",
     "class_tally_",
+    "exp3_add_",
     "exp3_add_sums_",
     "exp3_distribution",
     "exp3_draw",
+    "exp3_learn_",
     "exp3_update_",
     "fault_messages",
     "gather_augment",
     "group_by_class",
     "input_gradient",
+    "is_seen",
     "new_fault",
     "new_rng",
+    "new_seen",
     "new_tally",
     "permutation",
     "pgd_start",

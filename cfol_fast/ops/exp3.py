@@ -13,19 +13,23 @@ from cfol_fast.ops.native import call, fake, library
 _distribution = library.exp3_distribution.default
 _draw = library.exp3_draw.default
 _update = library.exp3_update.default
+_learn = library.exp3_learn.default
 _tally = library.class_tally.default
 # As in csrc/fixed_point.h.
 _LOSS_UNIT = 2.0**-30
 # As in csrc/exp3.h and fixed_point.h.
 _LARGEST_WEIGHT = 64.0
 _SMALLEST_CHANCE = 2.0**-60
+MAX_CLASSES = 1 << 16
+# A row of what was seen has fewer draws.
+MEMORY = 1024
 
 
 def exp3_distribution(w: Tensor, base: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """(p, q, cdf) with q = softmax(w) and p = gamma * base + (1 - gamma) * q.
 
-    w, base, p, q: (k,) float64, k from 2 to 10,000; base sums to 1; gamma in (0, 1]. w may be -inf for a
-    class that only `base` draws. cdf: (k,) int64, the sums of floor(2^52 p), which decide the draws.
+    w, base, p, q: (k,) float64, k from 2 to `MAX_CLASSES`; base sums to 1; gamma in (0, 1]. w may be -inf for
+    a class that only `base` draws. cdf: (k,) int64, the sums of floor(2^52 p), which decide the draws.
     """
     return call(_distribution, w, base, gamma)
 
@@ -63,9 +67,45 @@ def exp3_add_sums_(w: Tensor, p: Tensor, sums: Tensor, eta: float) -> None:
     if w.device.type == "cpu" and bool(((p < _SMALLEST_CHANCE) & (sums != 0)).any()):
         raise ValueError(f"p must be at least 2^-60 for every class with a loss, got {float(p.min())}")
     gained = w + eta * (sums.to(torch.float64) * _LOSS_UNIT) / p
-    gained = torch.where(sums != 0, gained, w)
+    _set(w, torch.where(sums != 0, gained, w))
+
+
+def exp3_add_(w: Tensor, gain: Tensor) -> None:
+    """w += gain, both (k,) float64, and w is shifted as by `exp3_update_`."""
+    _set(w, w + gain)
+
+
+def _set(w: Tensor, gained: Tensor) -> None:
     largest = gained.max()
     w.copy_(torch.where(largest > _LARGEST_WEIGHT, gained - largest, gained))
+
+
+def new_seen(rows: int, device: torch.device | str | None = None) -> Tensor:
+    """What `exp3_learn_` remembers, of nothing: (rows, 2) int64, draws and their losses in units of 2^-30.
+
+    rows: the number of classes for a baseline of each, 1 for one baseline of all.
+    """
+    return torch.zeros(rows, 2, dtype=torch.int64, device=device)
+
+
+def is_seen(rows: Tensor) -> bool:
+    """Whether (n, 2) int64 can be what `exp3_learn_` remembers. Reads it back from the device."""
+    draws, losses = rows[:, 0], rows[:, 1]
+    possible = (draws >= 0) & (draws < MEMORY) & (losses >= 0) & (losses <= draws * 2**30)
+    return bool(possible.all())
+
+
+def exp3_learn_(
+    w: Tensor, p: Tensor, tally: Tensor, seen: Tensor, eta: float, fault: Tensor | None = None
+) -> None:
+    """w[y] += eta * (n * b[y] + (losses[y] - draws[y] * b[y]) / p[y]), with the baseline b of what was seen
+    before; then the batch is added to `seen`, and w is shifted as by `exp3_update_`.
+
+    w, p: (k,) float64. tally: (k, 2) int64, the draws and losses of the batch as `class_tally_` counts them;
+    n: its draws. seen: `new_seen`; with one row n * b is the same for all classes and is left out. b is the
+    mean loss, shrunk to that of all classes by 8 pseudo-draws; a row of 1,024 draws is halved.
+    """
+    call(_learn, w, p, tally, seen, eta, fault)
 
 
 def group_by_class(labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -125,6 +165,11 @@ def _(w, base, gamma, offsets, members, rng, n) -> tuple[Tensor, Tensor, Tensor]
 
 @fake("exp3_update")
 def _(w, p, y, loss, eta, fault) -> None:
+    return None
+
+
+@fake("exp3_learn")
+def _(w, p, tally, seen, eta, fault) -> None:
     return None
 
 

@@ -226,6 +226,9 @@ def _scale_eta(given: dict[str, Any], dataset: str) -> None:
     sets.
     """
     method = methods.get(given.get("method", settings()["method"].default))
+    if "baseline" in method.defaults:
+        # The paper's bandit, also on a folder of images.
+        given.setdefault("params.baseline", method.defaults["baseline"])
     paper, here = method.params().get("eta"), method.params(None, dataset).get("eta")
     # Without a number for this data set the step size follows the length of the run, as everywhere.
     if not isinstance(paper, (int, float)) or not isinstance(here, (int, float)):

@@ -28,6 +28,10 @@ HISTORIC_DEFAULTS = {
     "shards": 1,
     # `data.augment` was true unless told, or false.
     "data.augment": "paper",
+    # The bandit knew nothing else.
+    "params.baseline": "none",
+    "params.feedback": "error",
+    "params.signal": "training",
 }
 
 

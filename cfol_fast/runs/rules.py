@@ -47,6 +47,8 @@ USED_WITH: tuple[Use, ...] = (
     ("optimizer.decay", lambda c: c.optimizer.schedule == "steps", "optimizer.schedule=steps"),
     ("optimizer.warmup", lambda c: c.optimizer.schedule == "one-cycle", "optimizer.schedule=one-cycle"),
     ("ema.per", lambda c: bool(c.ema.decay), "an average: give ema.decay too"),
+    ("params.baseline", lambda c: c.params.get("signal") != "holdout", "signal=training"),
+    ("params.feedback", lambda c: c.params.get("signal") != "holdout", "signal=training"),
     ("params.C", lambda c: c.params.get("eta") not in ("auto", _own_eta(c)), "eta=theory"),
 )
 # The same, where one file of settings serves many runs: these are not refused, the run says that they have no
@@ -184,6 +186,11 @@ def _check_holdout(config: TrainConfig) -> None:
         raise InputError(
             f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the"
             " training images such as 0.2 (the test set would leak into training)"
+        )
+    if config.params.get("signal") == "holdout" and fraction is None:
+        raise InputError(
+            f"signal=holdout trains with the hold-out's errors, got --holdout {config.data.holdout}: give a"
+            " share of the training images such as 0.2 (the test set would leak into training)"
         )
     if config.ema.gate and not config.ema.decay:
         raise InputError(f"ema.gate={config.ema.gate:g} is the gate of an average: give ema.decay too")

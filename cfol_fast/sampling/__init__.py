@@ -6,6 +6,7 @@ Uniform (ERM), Exp3 over classes (CFOL) or examples (FOL), or a fixed class dist
 from cfol_fast.ranks import Ranks
 from cfol_fast.sampling.class_sampler import ClassSampler
 from cfol_fast.sampling.example_sampler import ExampleSampler
+from cfol_fast.sampling.feedback import feedback
 from cfol_fast.sampling.fixed import FixedClassSampler, UniformSampler, two_run_distribution
 from cfol_fast.sampling.index_sampler import IndexSampler, Ticket
 
@@ -17,5 +18,6 @@ __all__ = [
     "Ranks",
     "Ticket",
     "UniformSampler",
+    "feedback",
     "two_run_distribution",
 ]

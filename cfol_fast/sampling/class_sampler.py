@@ -3,13 +3,14 @@
 The adversary keeps one number per class, w. Classes are drawn from p = gamma * base + (1 - gamma) *
 softmax(w) and an example uniformly within its class; every mistake adds eta / p[y] to its class's w. (The
 paper prints a minus, which would
-favour the easy classes: see docs/differences.md.)
+favour the easy classes: see docs/differences.md.) With a baseline, which is our own, the same mistakes are
+heard with less noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,10 @@ from cfol_fast.sampling.index_sampler import (
     checked_gamma,
     checked_state,
 )
+from cfol_fast.user_input import shorten, whole_number
+
+BASELINES = ("none", "mean", "running")
+SIGNALS = ("training", "holdout")
 
 
 class ClassSampler(IndexSampler):
@@ -39,8 +44,12 @@ class ClassSampler(IndexSampler):
     once. gamma: the share of `base` in p. prior: the q of the first step. `prior` and `base` are "uniform",
     "empirical" (the class frequencies) or k probabilities; the variants UU, EU and EE of the paper's
     imbalance table are (prior, base). reweight: draw classes uniformly and ask for losses weighted with k *
-    p[y] instead. rank and world_size, or process_group: this process's place among those that train together;
-    each draws its part, and the update sums over all of them.
+    p[y] instead. baseline: what is subtracted from each loss before the division by p, and added to every
+    class, which leaves the mean of an update as it is and takes noise from it: "running", each class's own
+    error so far; "mean", that of all classes; "none", the paper's. signal: "holdout" learns from the errors
+    of a hold-out alone, which `hear` is told after an epoch. rank and world_size, or process_group: this
+    process's place among those that train together; each draws its part, and the update sums over all of
+    them.
     """
 
     learns = True
@@ -59,6 +68,8 @@ class ClassSampler(IndexSampler):
         num_classes: int | None = None,
         C: float | None = None,
         draws: int | None = None,
+        baseline: str = "none",
+        signal: str = "training",
         rank: int | None = None,
         world_size: int | None = None,
         process_group: Any = None,
@@ -73,12 +84,24 @@ class ClassSampler(IndexSampler):
         if not isinstance(reweight, bool):
             raise InputError(f"reweight must be True or False, got {reweight!r}")
         self.reweight = reweight
+        self.baseline = _one_of("baseline", baseline, BASELINES)
+        self.signal = _one_of("signal", signal, SIGNALS)
+        if signal == "holdout" and baseline != "none":
+            raise InputError(
+                f"baseline={baseline!r} belongs to signal='training': no p divides a hold-out's errors"
+            )
+        # Of a batch it learns only with the training signal, and is told by `hear` otherwise.
+        self.learns, self.hears_holdout = signal == "training", signal == "holdout"
+        # The draws and losses that the baseline is made of, if there is one.
+        rows = {"none": 0, "mean": 1, "running": self.k}[self.baseline]
+        self._seen = ops.new_seen(rows, self.device) if rows else None
         self.base = distribution(base, self.classes, "base")
         self._prior = distribution(prior, self.classes, "prior")
         self.w = self._prior.log()
         self._uniform = distribution("uniform", self.classes, "uniform")
         self.draws = step_size.draws_of(draws, self.size)
-        self.eta = step_size.choose(eta, self.k, C, lambda: self.automatic_eta(self.draws))
+        proven = baseline == "none" and signal == "training"
+        self.eta = step_size.choose(eta, self.k, C, lambda: self.automatic_eta(self.draws), proven)
         self._drawn: Tensor | None = None
         # Whether `batch_update` saw the step size of the caller.
         self._heard_eta = False
@@ -86,7 +109,13 @@ class ClassSampler(IndexSampler):
 
     def automatic_eta(self, draws: int) -> float:
         """What "auto" means for a run that will draw so many examples."""
-        return step_size.for_classes(self.k, draws, self._least_p())
+        if self.signal == "holdout":
+            return step_size.for_lead(self.k, draws)
+        return min(step_size.for_lead(self.k, draws), self._largest_eta(draws))
+
+    def _largest_eta(self, draws: int) -> float:
+        """Beyond it chance would choose the class, not the errors."""
+        return step_size.largest(draws, self._least_p(), step_size.VARIANCE[self.baseline])
 
     def _least_p(self) -> float:
         """The smallest probability that a class can be drawn with. Reads it back from the device."""
@@ -139,15 +168,43 @@ class ClassSampler(IndexSampler):
                 raise ValueError(
                     "update came before any draw: draw(n) a batch first, or pass the p that drew it"
                 )
-        self._learn(p, y, bandit_loss(loss), self.eta)
+        if self.signal == "holdout":
+            raise InputError(
+                "a sampler with signal='holdout' learns nothing from a batch: tell it the hold-out's errors"
+                " with hear(error, draws) after an epoch, or take signal='training'"
+            )
+        self._learn(p, y, bandit_loss(loss), self.eta, self._seen)
 
-    def _learn(self, p: Tensor, y: Tensor, loss: Tensor, eta: float) -> None:
-        if self.ranks.size == 1:
+    def _learn(self, p: Tensor, y: Tensor, loss: Tensor, eta: float, seen: Tensor | None) -> None:
+        if seen is None and self.ranks.size == 1:
             ops.exp3_update_(self.w, p, y, loss, eta, self.fault)
         else:
             tally = ops.new_tally(self.k, self.device)
             ops.class_tally_(tally, y, loss, self.fault)
-            ops.exp3_add_sums_(self.w, p, self.ranks.sum(tally[:, 1].contiguous()), eta)
+            if seen is None:
+                ops.exp3_add_sums_(self.w, p, self.ranks.sum(tally[:, 1].contiguous()), eta)
+            else:
+                # What the batch is compared with was fixed before it: however late it comes, the estimate
+                # is unbiased.
+                ops.exp3_learn_(self.w, p, self.ranks.sum(tally), seen, eta, self.fault)
+        self._updates += 1
+
+    def hear(self, error: Tensor, draws: int) -> None:
+        """With signal="holdout": w += eta * draws * error, once an epoch of so many draws of all ranks.
+
+        error: (k,) the classes' errors on a hold-out, NaN for a class without images, which counts as an
+        average one. Every rank calls it with the same errors.
+        """
+        check_tensor("error", error)
+        error = error.to(self.device, torch.float64)
+        if error.shape != (self.k,):
+            raise InputError(f"error must have {self.k} entries, one per class, got {tuple(error.shape)}")
+        if not error.is_meta and (bool(((error < 0) | (error > 1)).any()) or bool(error.isnan().all())):
+            raise InputError(
+                f"error must be in [0, 1] and known for some class, got {shorten(error.tolist())}"
+            )
+        error = torch.where(error.isnan(), error.nanmean(), error)
+        ops.exp3_add_(self.w, self.eta * (whole_number("draws", draws, 1) * error))
         self._updates += 1
 
     def batch_update(self, y: Tensor, eta_times_loss: Tensor) -> None:
@@ -165,7 +222,8 @@ class ClassSampler(IndexSampler):
         largest = torch.cat([eta_times_loss.abs(), eta_times_loss.new_zeros(1)]).max().clamp(2.0**-100, 1.0)
         if self.ranks.size > 1:
             largest = self.ranks.largest(largest)
-        self._learn(p / largest, y, eta_times_loss / largest, 1.0)
+        # Without a baseline: the losses cannot be told from the step size that they are multiplied with.
+        self._learn(p / largest, y, eta_times_loss / largest, 1.0, None)
 
     def _hear_eta(self, eta_times_loss: Tensor) -> None:
         """Looks once, at the first mistakes, whether the caller's step size can move p.
@@ -187,7 +245,8 @@ class ClassSampler(IndexSampler):
         return self.classes.labels[ticket.idx]
 
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
-        self.update(y, loss, ticket)
+        if self.signal == "training":
+            self.update(y, loss, ticket)
 
     def weight(self, y: Tensor) -> Tensor | None:
         """k * p[y] in the reweighted variant: (B,) float64; otherwise None, since the draw itself
@@ -198,6 +257,10 @@ class ClassSampler(IndexSampler):
     def settings(self) -> dict[str, Any]:
         settings = {**super().settings(), "num_classes": self.k, "eta": self.eta, "gamma": self.gamma}
         settings["draws"] = self.draws
+        if self.baseline != "none":
+            settings["baseline"] = self.baseline
+        if self.signal != "training":
+            settings["signal"] = self.signal
         return {**settings, "reweight": True} if self.reweight else settings
 
     def outlook(self, draws: int) -> list[str]:
@@ -212,6 +275,12 @@ class ClassSampler(IndexSampler):
             f" more often than the others goes from {1 / k:.3g} to {p_at(lead / 2):.3g} at half of the run"
             f" and {p_at(lead):.3g} at its end (at most {p_at(math.inf):.3g})"
         ]
+        if self.signal == "training":
+            differ = step_size.resolution(draws, self._least_p(), step_size.VARIANCE[self.baseline])
+            said.append(
+                f"bandit: {draws:,} draws tell apart classes whose errors differ by {100 * differ:.3g} points"
+                f" or more (two deviations; baseline {self.baseline})"
+            )
         if why := self._why_still(self.eta, draws, step_size.FAR_FROM[False]):
             said.append(f"warning: {why}")
         self.unsaid = None
@@ -244,9 +313,9 @@ class ClassSampler(IndexSampler):
                 f" eta={min(smaller, self.eta / 2):.2g}"
             ]
         if lead < 0.1 * step_size.target_lead(k) and self.gamma < 1:
-            larger = min(
-                self.eta * step_size.target_lead(k) / max(lead, 1e-3), 100 * self.eta, self._least_p()
-            )
+            larger = self.eta * min(step_size.target_lead(k) / max(lead, 1e-3), 100)
+            if self.signal == "training":
+                larger = min(larger, self._largest_eta(self.draws))
             moved = f"bandit: p hardly moved, to {float(self.p.max()):.3g} at most"
             if larger < 2 * self.eta:
                 return [f"{moved}: no class failed much more often than the others, or the run was too short"]
@@ -264,10 +333,27 @@ class ClassSampler(IndexSampler):
             "base": self.base.clone(),
             "rng": self.rng.clone(),
         }
+        if self.signal != "training":
+            state["signal"] = self.signal
+        if self._seen is not None:
+            state |= {"baseline": self.baseline, "seen": self._seen.clone()}
         return state if self._drawn is None else {**state, "drawn": self._drawn.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, plain in (
+            (("baseline", "none"), ("signal", "training")) if isinstance(state, Mapping) else ()
+        ):
+            mine, theirs = getattr(self, name), state.get(name, plain)
+            if theirs != mine:
+                raise InputError(
+                    f"the state is of a sampler with {name}={theirs!r}, this one has {name}={mine!r}:"
+                    " make it with the state's"
+                )
         state = checked_state(state, {**self.state_dict(), "drawn": self.base})
+        if self._seen is not None:
+            if not state["seen"].is_meta and not ops.is_seen(state["seen"]):
+                raise InputError("the state's seen are no draws and losses: it is damaged")
+            self._seen.copy_(state["seen"])
         self.eta, self.gamma, self.reweight = state["eta"], state["gamma"], state["reweight"]
         self.w.copy_(state["w"])
         self.base = state["base"].to(self.device, copy=True)
@@ -275,3 +361,9 @@ class ClassSampler(IndexSampler):
         drawn = state.get("drawn")
         self._drawn = None if drawn is None else drawn.to(self.device, copy=True)
         self._updates += 1
+
+
+def _one_of(name: str, given: Any, known: tuple[str, ...]) -> str:
+    if not isinstance(given, str) or given not in known:
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {shorten(given)}")
+    return given

@@ -52,7 +52,7 @@ def classes_of(
     device = labels.device if device is None else torch.device(device)
     size = labels.numel()
     if num_classes is not None:
-        num_classes = whole_number("num_classes", num_classes, 1)
+        num_classes = _few_enough(whole_number("num_classes", num_classes, 1))
     if labels.is_meta:
         if num_classes is None:
             raise ValueError("labels on the meta device hold no values: pass num_classes")
@@ -68,9 +68,19 @@ def classes_of(
             present = set(labels.tolist())
             first = next(c for c in range(size + 1) if c not in present)
             raise InputError(f"class {first} has no examples: there are {size} labels for {k} classes")
+        _few_enough(k)
         offsets, members = ops.group_by_class(labels, k)
     offsets, members = offsets.to(device), members.to(device)
     return Classes(k, size, offsets, members, offsets.diff().to(torch.float64) / size)
+
+
+def _few_enough(k: int) -> int:
+    if k > ops.MAX_CLASSES:
+        raise InputError(
+            f"{k:,} classes are too many, at most {ops.MAX_CLASSES:,} can be drawn from: join classes, or"
+            " draw examples with UniformSampler or ExampleSampler"
+        )
+    return k
 
 
 def labels_of(data: Any) -> Tensor:

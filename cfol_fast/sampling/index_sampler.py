@@ -59,6 +59,8 @@ class IndexSampler(Sampler[int], ABC):
     chunk = 32
     # Whether it draws otherwise once it is told what was wrong.
     learns = False
+    # Whether `hear` wants the errors of a hold-out after an epoch.
+    hears_holdout = False
     # Whether `ticket()` has an entry for each drawn example; otherwise it is the same on all ranks.
     tickets_each_example = False
 
@@ -192,6 +194,10 @@ class IndexSampler(Sampler[int], ABC):
     @abstractmethod
     def observe(self, idx: Tensor, y: Tensor, loss: Tensor, ticket: Tensor | None) -> None:
         """Feedback on a batch: loss: (B,) in [0, 1] or bool, of examples idx: (B,) with labels y: (B,)."""
+
+    def hear(self, error: Tensor, draws: int) -> None:
+        """The classes' errors on a hold-out, (k,), after so many draws of all ranks: for `hears_holdout`."""
+        raise NotImplementedError
 
     def weight(self, y: Tensor) -> Tensor | None:
         """The factor of each example's loss: (B,), or None for 1."""

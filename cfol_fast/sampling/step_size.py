@@ -16,6 +16,10 @@ from cfol_fast.errors import InputError
 # How much more often the worst class fails than the others, under attack: 0.4 on CIFAR-10 (the paper) and on
 # the demo's images.
 GAP = 0.4
+# The largest deviation of w by chance, at the end of a run.
+LARGEST_NOISE = 0.5
+# The variance of a loss in [0, 1], at most, about 0 and about its mean.
+VARIANCE = {"none": 1.0, "mean": 0.25, "running": 0.25}
 # By how much an eta may be below "auto" before the sampler warns: by whether the number of draws is known, or
 # is taken to be `PASSES`.
 FAR_FROM = {False: 5.0, True: 20.0}
@@ -28,10 +32,17 @@ def draws_of(draws: int | None, size: int) -> int:
     return PASSES * size if draws is None else _checked(draws)
 
 
-def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[], float]) -> float:
+def choose(
+    eta: float | str, arms: int, C: float | None, automatic: Callable[[], float], proven: bool = True
+) -> float:
     """The step size meant by `eta`: a positive number, "theory" (Theorem 1) or "auto" (the sampler's own rule
-    for its draws).
+    for its draws). proven: whether Theorem 1 is about this sampler.
     """
+    if eta == "theory" and not proven:
+        raise InputError(
+            "eta='theory' is the step size of Theorem 1, which is about the paper's bandit: take eta='auto'"
+            " or a number, or baseline='none' and signal='training'"
+        )
     if eta == "theory":
         return theory.step_size(arms, C)
     # A run that was begun with "theory" is continued with its number.
@@ -44,15 +55,35 @@ def choose(eta: float | str, arms: int, C: float | None, automatic: Callable[[],
     return float(eta)
 
 
-def for_classes(k: int, draws: int, least_p: float) -> float:
+def for_lead(k: int, draws: int) -> float:
     """A class that fails `GAP` more often than the others has half of the softmax after half of the draws,
     two thirds where k = 2.
 
-    It has (k - 1) / k of it at the end. least_p: the smallest probability of a class; one mistake adds eta /
-    p to w, and beyond 1 (lemma 1's eta <= gamma / k) chance would choose the class, not the errors. This
-    matters for fewer than 5 ln(k) / least_p draws.
+    It has (k - 1) / k of it at the end.
     """
-    return min(target_lead(k) / (GAP * _checked(draws)), least_p)
+    return target_lead(k) / (GAP * _checked(draws))
+
+
+def largest(draws: int, least_p: float, variance: float) -> float:
+    """Beyond it chance would choose the class, not the errors.
+
+    One mistake adds eta / p to w, which must stay below 1 (lemma 1's eta <= gamma / k), and all of them
+    together must leave w with a deviation of at most `LARGEST_NOISE`. least_p: the smallest probability of a
+    class. variance: of a loss about its baseline.
+    """
+    return min(least_p, LARGEST_NOISE / (draws * noise(draws, least_p, variance)))
+
+
+def noise(draws: int, least_p: float, variance: float) -> float:
+    """The deviation, at most, of a class's error as so many draws estimate it. variance: of a loss about its
+    baseline.
+    """
+    return math.sqrt(variance / (_checked(draws) * least_p))
+
+
+def resolution(draws: int, least_p: float, variance: float) -> float:
+    """By how much the errors of two classes must differ to be two deviations apart after so many draws."""
+    return 2 * math.sqrt(2) * noise(draws, least_p, variance)
 
 
 def for_examples(draws: int, least_p: float) -> float:

@@ -21,6 +21,7 @@ from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.data_facts import DataFacts
 from cfol_fast.runs.metrics_log import MetricsLog
 from cfol_fast.runs.optimizers import OPTIMIZERS
+from cfol_fast.sampling import feedback
 from cfol_fast.training.agreement import Agreement
 from cfol_fast.training.averages import WeightAverage
 from cfol_fast.training.batches import TrainingBatches
@@ -159,6 +160,7 @@ def new_step(
         "optimizer": OPTIMIZERS[config.optimizer.name](model, config.optimizer, device),
         "counts": EpochCounts(k, device, ranks),
         "precision": config.precision,
+        "feedback": feedback(config.params.get("feedback", "error")),
     }
     if shards == 1:
         return Step(**parts)

@@ -19,6 +19,7 @@ from cfol_fast import attacks, objectives
 from cfol_fast.policies import ClassPolicy, Need
 from cfol_fast.runs.optimizers import DeviceRate
 from cfol_fast.sampling import IndexSampler
+from cfol_fast.sampling.feedback import Feedback, error
 from cfol_fast.training.batches import TrainingBatch
 from cfol_fast.training.batchnorm import StepCount
 from cfol_fast.training.epoch_counts import EpochCounts
@@ -30,7 +31,7 @@ class Step:
     """The parts of a step. Called with an iterator of batches, it trains on the next one.
 
     forward: the model, or what torch.compile made of it. precision: that of the run; in "bfloat16" the passes
-    are under autocast.
+    are under autocast. feedback: what the sampler hears of each example.
     """
 
     device: torch.device
@@ -44,6 +45,7 @@ class Step:
     counts: EpochCounts
     precision: str = "float32"
     perturbation: WeightPerturbation | None = None
+    feedback: Feedback = error
 
     def __post_init__(self) -> None:
         self.step_count = StepCount(self.model)
@@ -116,8 +118,9 @@ class Step:
         y = batch.y
         with torch.no_grad():
             all_logits = logits[0] if len(logits) == 1 else torch.cat(logits)
-            wrong = (all_logits.argmax(dim=1) != y).float()
-            self.sampler.observe(batch.indices, y, wrong, batch.ticket)
+            wrong = error(all_logits, y)
+            heard = wrong if self.feedback is error else self.feedback(all_logits, y)
+            self.sampler.observe(batch.indices, y, heard, batch.ticket)
             if Need.TRAINING_CONFUSION in self.policy.needs:
                 for labels, part in zip(y.split(len(logits[0])), logits, strict=True):
                     self.policy.observe(labels, part)

@@ -48,8 +48,31 @@ CFOL_SIMD(void, softmax_of_units, (const int64_t* units, double sum, int64_t k, 
   for (int64_t i = 0; i < k; ++i) q[i] = exact_double(units[i]) / sum;
 }
 
+CFOL_SIMD(void, common_span, (double* w, const int64_t* seen, int64_t mean, double n, double eta, int64_t k)) {
+  for (int64_t i = 0; i < k; ++i) w[i] += common_gain(n, baseline_units(seen + 2 * i, mean), eta);
+}
+
 CFOL_SIMD(void, shift_span, (double* w, double by, int64_t k)) {
   for (int64_t i = 0; i < k; ++i) w[i] -= by;
+}
+
+// Weights that grew too large are shifted, which does not change the softmax.
+void keep_small(double* w, int64_t k) {
+  const double largest = largest_of(w, k);
+  if (largest > kLargestWeight) shift_span(w, largest, k);
+}
+
+struct Row {
+  int64_t draws, losses;
+};
+
+CFOL_SIMD(Row, sum_of, (const int64_t* rows, int64_t length)) {
+  int64_t draws = 0, losses = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    draws += rows[2 * i];
+    losses += rows[2 * i + 1];
+  }
+  return {draws, losses};
 }
 
 }  // namespace
@@ -94,8 +117,25 @@ void exp3_update(double* w, const double* p, int64_t k, const int64_t* y, const 
     if (sum != 0) w[y[i]] += gain(sum, eta, p[y[i]]);
     sum = 0;  // a class gains once
   }
-  const double largest = largest_of(w, k);
-  if (largest > kLargestWeight) shift_span(w, largest, k);
+  keep_small(w, k);
+}
+
+void exp3_learn(double* w, const double* p, int64_t k, const int64_t* tally, int64_t* seen, int64_t rows, double eta,
+                int32_t*) {
+  const bool one = rows == 1;
+  const Row all = sum_of(seen, rows), batch = sum_of(tally, k);
+  const int64_t mean = mean_units(all.draws, all.losses);
+  // With one baseline for all, n b is the same for every class, and the softmax does not see it.
+  if (!one) common_span(w, seen, mean, static_cast<double>(batch.draws), eta, k);
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t* drawn = tally + 2 * i;
+    if (drawn[0] == 0) continue;
+    int64_t* row = seen + 2 * i;
+    w[i] += own_gain(drawn, one ? mean : baseline_units(row, mean), eta, p[i]);
+    if (!one) remember(row, drawn[0], drawn[1]);
+  }
+  if (one) remember(seen, batch.draws, batch.losses);
+  keep_small(w, k);
 }
 
 }  // namespace cfol::cpu

@@ -40,7 +40,7 @@ __device__ int64_t block_prefix_sum(int64_t value, int64_t* shared) {
   return value;
 }
 
-// One block: a scan over at most 10,000 classes, and waiting for other blocks would cost more than it gains. A thread
+// One block: a scan over at most 65,536 classes, and waiting for other blocks would cost more than it gains. A thread
 // handles the same classes in every pass, so it may keep the softmax's weights in cdf.
 __global__ void __launch_bounds__(kThreads)
     distribution_kernel(const double* __restrict__ w, const double* __restrict__ base, int64_t k, double gamma,
@@ -100,15 +100,57 @@ __global__ void __launch_bounds__(kThreads)
   raise_faults(fault, flags);
 }
 
+// Weights that grew too large are shifted, which does not change the softmax. For the threads of one block.
+__device__ void keep_small(double* w, int64_t k, double* shared) {
+  const double largest = largest_weight(w, k, shared);
+  if (largest > kLargestWeight)
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) w[i] -= largest;
+}
+
 // One block, because all classes must have gained before the largest is known.
 __global__ void __launch_bounds__(kThreads) gain_kernel(double* __restrict__ w, const double* __restrict__ p,
                                                         const int64_t* __restrict__ sums, int64_t k, double eta) {
   __shared__ double shared[kWarps];
   for (int64_t i = threadIdx.x; i < k; i += kThreads)
     if (sums[i] != 0) w[i] += gain(sums[i], eta, p[i]);
-  const double largest = largest_weight(w, k, shared);
-  if (largest > kLargestWeight)
-    for (int64_t i = threadIdx.x; i < k; i += kThreads) w[i] -= largest;
+  keep_small(w, k, shared);
+}
+
+// One block, because every class's baseline takes the mean of all.
+__global__ void __launch_bounds__(kThreads)
+    learn_kernel(double* __restrict__ w, const double* __restrict__ p, int64_t k, const int64_t* __restrict__ tally,
+                 int64_t* __restrict__ seen, int64_t rows, double eta, int32_t* fault) {
+  __shared__ double shared_double[kWarps];
+  __shared__ int64_t shared_int[kWarps];
+  const bool one = rows == 1;
+  int64_t sums[4] = {0, 0, 0, 0};
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    sums[0] += tally[2 * i];
+    sums[1] += tally[2 * i + 1];
+  }
+  for (int64_t i = threadIdx.x; i < rows; i += kThreads) {
+    sums[2] += seen[2 * i];
+    sums[3] += seen[2 * i + 1];
+  }
+  for (int64_t& sum : sums) sum = block_sum(sum, shared_int);
+  const int64_t mean = mean_units(sums[2], sums[3]);
+  int32_t flags = 0;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    const int64_t* drawn = tally + 2 * i;
+    int64_t* row = seen + 2 * i;
+    const int64_t baseline = one ? mean : baseline_units(row, mean);
+    if (!one) w[i] += common_gain(static_cast<double>(sums[0]), baseline, eta);
+    if (drawn[0] == 0) continue;
+    if (!chance_is_valid(p[i])) {
+      flags |= kFaultChance;
+      continue;
+    }
+    w[i] += own_gain(drawn, baseline, eta, p[i]);
+    if (!one) remember(row, drawn[0], drawn[1]);
+  }
+  if (one && threadIdx.x == 0) remember(seen, sums[0], sums[1]);
+  raise_faults(fault, flags);
+  keep_small(w, k, shared_double);
 }
 
 }  // namespace
@@ -133,6 +175,11 @@ const char* exp3_update(double* w, const double* p, int64_t k, const int64_t* y,
   if (error == nullptr && n > 0) error = launch(collect_kernel, blocks_for(n), stream, p, k, y, loss, n, sums, fault);
   if (error == nullptr) error = launch(gain_kernel, 1, stream, w, p, sums, k, eta);
   return error;
+}
+
+const char* exp3_learn(double* w, const double* p, int64_t k, const int64_t* tally, int64_t* seen, int64_t rows, double eta,
+                       int32_t* fault, void* stream) {
+  return launch(learn_kernel, 1, stream, w, p, k, tally, seen, rows, eta, fault);
 }
 
 }  // namespace cfol::cuda

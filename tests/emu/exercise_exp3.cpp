@@ -22,6 +22,13 @@ EXERCISE(exp3) {
       RUN(exp3_distribution, w.data(), base.data(), k, 0.5, p.data(), n == 5 ? q.data() : nullptr, cdf.data());
       RUN(exp3_draw, cdf.data(), k, classes, &rng, n, idx.data(), y.data());
       RUN(exp3_update, w.data(), p.data(), k, y.data(), loss.data(), n, 0.1, sums.data(), &fault);
+      std::vector<int64_t> tally(2 * size), seen(2 * size), one(2);
+      for (const int64_t label : y) {
+        tally[2 * static_cast<size_t>(label)] += 1;
+        tally[2 * static_cast<size_t>(label) + 1] += int64_t{1} << 29;
+      }
+      RUN(exp3_learn, w.data(), p.data(), k, tally.data(), seen.data(), k, 0.1, &fault);
+      RUN(exp3_learn, w.data(), p.data(), k, tally.data(), one.data(), int64_t{1}, 0.1, &fault);
     }
   }
 }

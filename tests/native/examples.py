@@ -51,6 +51,7 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         "exp3_distribution": (w, base, 0.5),
         "exp3_draw": (w, base, 0.5, offsets, members, rng(), B),
         "exp3_update": (w.clone(), base, y, loss, 0.1, ops.new_fault()),
+        "exp3_learn": (w.clone(), base, batch_tally(y, loss), ops.new_seen(K), 0.1, ops.new_fault()),
         "class_tally": (ops.new_tally(K), y, loss, None),
         "permutation": (rng(), N, torch.tensor([3]), B),
         "uniform": (rng(), 5, 3, B),
@@ -73,6 +74,12 @@ def example_calls(device: str = "cpu") -> dict[str, tuple[Any, ...]]:
         name: tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
         for name, arguments in calls.items()
     }
+
+
+def batch_tally(y: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+    tally = ops.new_tally(K)
+    ops.class_tally_(tally, y, loss)
+    return tally
 
 
 def schema_names() -> set[str]:

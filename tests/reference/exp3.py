@@ -45,6 +45,42 @@ def exp3_update(w, p, y, loss, eta: float) -> np.ndarray:
     return w - w.max() if w.max() > 64 else w
 
 
+PSEUDO, MEMORY, ONE = 8, 1024, 2**30
+
+
+def baselines(seen) -> list[int]:
+    """In units of 2^-30: the mean loss of each row and of 8 more draws with the mean of all, at first 1/2."""
+    rows = [(int(draws), int(losses)) for draws, losses in np.asarray(seen)]
+    draws, losses = (sum(row[i] for row in rows) for i in (0, 1))
+    mean = (losses + PSEUDO * ONE // 2) // (draws + PSEUDO)
+    if len(rows) == 1:
+        return [mean]
+    return [(losses + PSEUDO * mean) // (draws + PSEUDO) for draws, losses in rows]
+
+
+def remembered(seen, drawn) -> np.ndarray:
+    """The rows after a batch of (draws, losses) rows; halved until they have fewer than 1,024 draws."""
+    result = np.asarray(seen) + np.asarray(drawn)
+    for row in result:
+        while row[0] >= MEMORY:
+            row[:] = [row[0] - row[0] // 2, row[1] // 2]
+    return result
+
+
+def exp3_learn(w, p, tally, seen, eta: float) -> tuple[np.ndarray, np.ndarray]:
+    """(w, seen) after w[y] += eta * (n b[y] + sum over the draws of y of (loss - b[y]) / p[y])."""
+    w, p, tally, seen = (np.asarray(each).copy() for each in (w, p, tally, seen))
+    b, n, one = baselines(seen), int(tally[:, 0].sum()), len(seen) == 1
+    for c in range(len(w)):
+        draws, losses = (int(v) for v in tally[c])
+        own = b[0] if one else b[c]
+        w[c] += 0.0 if one else eta * (n * (own / 2**30))
+        if draws:
+            w[c] += eta * ((losses - draws * own) / 2**30) / p[c]
+    w = w - w.max() if w.max() > 64 else w
+    return w, remembered(seen, tally.sum(axis=0, keepdims=True) if one else tally)
+
+
 def class_tally(tally, y, loss) -> np.ndarray:
     tally = np.asarray(tally).copy()
     for label, units in zip(np.asarray(y), loss_units(loss), strict=True):

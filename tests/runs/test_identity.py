@@ -9,6 +9,7 @@ import pytest
 
 from cfol_fast.errors import InputError
 from cfol_fast.machine import check_same_arithmetic
+from cfol_fast.methods import METHODS
 from cfol_fast.recipes.planning import job
 from cfol_fast.runs import run_folder
 from cfol_fast.runs.config import TrainConfig, settings, to_dict
@@ -44,7 +45,8 @@ def configuration(**settings: object) -> TrainConfig:
 
 def test_the_rule_speaks_of_settings_that_there_are():
     assert {key for key in settings() if is_incidental(key)} == set(ELSEWHERE)
-    assert set(HISTORIC_DEFAULTS) <= set(settings())
+    parameters = {f"params.{name}" for method in METHODS.values() for name in method.defaults}
+    assert set(HISTORIC_DEFAULTS) <= {*settings(), *parameters}
 
 
 @pytest.mark.parametrize(("key", "value"), ELSEWHERE.items())

@@ -24,6 +24,9 @@ SAMPLERS: dict[str, Maker] = {
     "class": lambda **o: ClassSampler(LABELS, eta=0.01, **o),
     # w passes 64 and is shifted.
     "class-fast": lambda **o: ClassSampler(LABELS, eta=1.0, gamma=0.3, **o),
+    "running": lambda **o: ClassSampler(LABELS, eta=0.01, baseline="running", **o),
+    "running-fast": lambda **o: ClassSampler(LABELS, eta=1.0, gamma=0.3, baseline="running", **o),
+    "mean": lambda **o: ClassSampler(LABELS, eta=0.01, baseline="mean", **o),
     "reweighted": lambda **o: ClassSampler(LABELS, eta=0.01, reweight=True, **o),
     "example": lambda **o: ExampleSampler(240, eta=0.01, **o),
     "uniform": lambda **o: UniformSampler(240, **o),

@@ -21,6 +21,9 @@ SAMPLERS: dict[str, Maker] = {
     "class-empirical": lambda **o: ClassSampler(
         LABELS, eta=0.02, gamma=0.3, prior="empirical", base="empirical", **o
     ),
+    "running": lambda **o: ClassSampler(LABELS, eta=0.01, baseline="running", **o),
+    "mean": lambda **o: ClassSampler(LABELS, eta=0.01, baseline="mean", **o),
+    "reweighted-running": lambda **o: ClassSampler(LABELS, eta=0.01, reweight=True, baseline="running", **o),
     "reweighted": lambda **o: ClassSampler(LABELS, eta=0.01, reweight=True, **o),
     "example": lambda **o: ExampleSampler(120, eta=0.01, **o),
     "uniform": lambda **o: UniformSampler(120, **o),

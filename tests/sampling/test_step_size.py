@@ -47,8 +47,31 @@ def class_errors(k: int) -> torch.Tensor:
 
 
 def test_the_rule_fits_the_paper_s_run_and_the_demo() -> None:
-    assert step_size.for_classes(10, 62_600 * 128, 0.05) == pytest.approx(1.4e-6, rel=0.03)
-    assert step_size.for_classes(10, 12 * 39 * 128, 0.05) == pytest.approx(1.8e-4, rel=0.03)
+    assert sampler(10, draws=62_600 * 128).eta == pytest.approx(1.4e-6, rel=0.03)
+    assert sampler(10, draws=12 * 39 * 128).eta == pytest.approx(1.8e-4, rel=0.03)
+
+
+@pytest.mark.parametrize("baseline", ["none", "mean", "running"])
+@pytest.mark.parametrize(("k", "draws"), [(10, 1280), (10, 9728), (10, 48_000), (100, 9728), (1000, 97_280)])
+def test_the_rule_is_the_least_of_three(k: int, draws: int, baseline: str) -> None:
+    variance = 1.0 if baseline == "none" else 0.25
+    rule = min(2 * math.log(k - 1) / (0.4 * draws), 0.5 / k, 0.5 * math.sqrt(0.5 / (k * draws * variance)))
+    assert sampler(k, draws=draws, baseline=baseline).eta == pytest.approx(rule)
+
+
+@pytest.mark.parametrize("baseline", ["none", "running"])
+def test_w_has_by_chance_a_deviation_of_at_most_a_half(baseline: str) -> None:
+    """40 short runs of 20 classes that all fail half of the time."""
+    ends = []
+    for seed in range(40):
+        bandit = sampler(20, draws=20 * BATCH, baseline=baseline, gamma=0.2, seed=seed)
+        noise = torch.Generator().manual_seed(seed)
+        for _ in range(20):
+            y = bandit.draw(BATCH)
+            bandit.observe(y, y, torch.rand(BATCH, generator=noise) < 0.5, bandit.ticket())
+        ends.append(bandit.w - bandit.w.mean())
+    deviation = float(torch.stack(ends).std())
+    assert 0.1 < deviation < 0.5
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -57,9 +80,9 @@ def test_the_worst_class_gets_half_of_the_softmax_in_half_of_the_run(k: int, ste
     draws = steps * BATCH
     bandit = sampler(k, eta="auto", draws=draws)
     halfway, end = (float(expected_p(bandit, class_errors(k), n)[k // 2]) for n in (draws // 2, draws))
-    if bandit.eta == pytest.approx(0.5 / k):
+    if bandit.eta < 0.999 * step_size.for_lead(k, draws):
         # Too few draws for so many classes to tell them apart.
-        assert draws < 5 * k * math.log(k) / 0.5
+        assert draws < max(5 * math.log(k), (10 * math.log(max(2, k - 1))) ** 2) * k / 0.5
         assert 1 / k < halfway < end
     else:
         share = 2 / 3 if k == 2 else 1 / 2
@@ -68,9 +91,7 @@ def test_the_worst_class_gets_half_of_the_softmax_in_half_of_the_run(k: int, ste
 
 
 @pytest.mark.parametrize("method", ["cfol", "cfol-reweighted", "group-dro"])
-@pytest.mark.parametrize(
-    ("k", "steps"), [(2, 100), (3, 300), (10, 100), (10, 1000), (100, 1000), (1000, 1000)]
-)
+@pytest.mark.parametrize(("k", "steps"), [(2, 100), (3, 300), (10, 100), (10, 1000), (100, 4000)])
 def test_the_class_bandits_themselves_find_the_worst_class(method: str, k: int, steps: int) -> None:
     row = methods.get(method)
     bandit = row.sampler(torch.arange(k), k, {"eta": "auto"}, draws=steps * BATCH)
@@ -83,7 +104,7 @@ def test_the_class_bandits_themselves_find_the_worst_class(method: str, k: int, 
 
 
 def test_a_mistake_never_moves_a_class_by_more_than_the_lemma_allows() -> None:
-    bandit = sampler(1000, eta="auto", draws=100 * BATCH)
+    bandit = sampler(1000, eta="auto", draws=100, baseline="mean")
     assert bandit.eta == pytest.approx(bandit.gamma / 1000)
     # The reweighted bandit draws uniformly: a mistake is divided by 1/k and not by gamma/k.
     assert sampler(1000, eta="auto", draws=100, reweight=True).eta == pytest.approx(1 / 1000)
@@ -100,7 +121,7 @@ def test_one_mistake_of_the_rarest_class_does_not_decide() -> None:
     assert all(sampler(k, eta="auto", draws=1).eta == 0.5 / k for k in range(4, 200))
     # The weighted variant draws uniformly whatever the base.
     drawn_evenly = ClassSampler(labels, eta="auto", draws=1, base="empirical", reweight=True)
-    assert drawn_evenly.eta == pytest.approx(1 / 3)
+    assert drawn_evenly.eta == pytest.approx(0.5 * math.sqrt(1 / 3))
 
 
 @pytest.mark.parametrize("epochs", [5, 50, 500])
@@ -130,11 +151,15 @@ def test_data_sets_that_are_not_the_paper_s_follow_the_length_of_the_run() -> No
 
 
 def test_at_the_start_it_is_said_what_p_can_reach() -> None:
-    (line,) = sampler(10, eta="auto", draws=48_000).outlook(48_000)
+    line, told = sampler(10, eta="auto", draws=48_000).outlook(48_000)
     assert "from 0.1 to 0.3 at half of the run and 0.5 at its end (at most 0.55)" in line
-    _, warning = sampler(10, eta=2e-6).outlook(48_000)
+    # Two deviations of a difference: 2 sqrt(2 / (48,000 * 0.05)), and half of it about a baseline.
+    assert "errors differ by 5.77 points or more" in told
+    assert "by 2.89 points" in sampler(10, draws=48_000, baseline="running").outlook(48_000)[1]
+    assert len(sampler(10, draws=48_000, signal="holdout").outlook(48_000)) == 1
+    *_, warning = sampler(10, eta=2e-6).outlook(48_000)
     assert "take eta=auto, which is 0.000229 here" in warning
-    assert len(sampler(10, eta=2e-6).outlook(62_600 * 128)) == 1
+    assert len(sampler(10, eta=2e-6).outlook(62_600 * 128)) == 2
     (line,) = ExampleSampler(5000, eta="auto", draws=48_000).outlook(48_000)
     assert "ends with 4 times the weight" in line
     assert len(ExampleSampler(5000, eta=1e-7).outlook(48_000)) == 2
@@ -335,7 +360,7 @@ def test_a_sampler_whose_p_moves_warns_of_nothing(name: str) -> None:
 
 def test_what_a_run_says_itself_is_not_warned_of_again() -> None:
     bandit = ClassSampler(LABELS, eta=2e-6)
-    assert len(bandit.outlook(10_000)) == 2
+    assert len(bandit.outlook(10_000)) == 3
     assert said_by(lambda: bandit, trained) == []
 
 
