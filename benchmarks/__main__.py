@@ -44,6 +44,7 @@ QUESTIONS = (
     "gather",
     "augmentation",
     "ffcv_feed",
+    "decoders",
     "active_set",
     "autoattack",
     "epoch",

@@ -46,7 +46,7 @@ PNG_BITS = 24
 
 
 @lru_cache
-def torchcodec_functions() -> dict[str, Callable[..., torch.Tensor]] | None:
+def torchcodec_functions() -> dict[str, Callable[..., Any]] | None:
     """Its decoders by Pillow's names of the formats; None where it cannot be imported."""
     try:
         from torchcodec.decoders import decode_jpeg, decode_png, decode_webp

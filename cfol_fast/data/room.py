@@ -85,8 +85,12 @@ def check_disk(what: str, needed: int, folder: Path, way_out: str) -> None:
         )
 
 
-def streaming(name: str = "NAME", root: str | None = "DIR") -> str:
-    """The way out for data that does not fit: to stream it. name, root: of the data set."""
+def streaming(name: str = "NAME", root: str | None = "DIR", files: bool = False) -> str:
+    """The way out for data that does not fit: to stream it. name, root: of the data set; files: whether it is
+    a folder of image files.
+    """
+    if files:
+        return "take --source stream, which decodes the images while the run goes on (docs/own-data.md)"
     data = "" if root is None else f" --data {root}"
     text = (
         f"write FFCV files with `cfol-fast data to-ffcv --dataset {name}{data} --split all --out FILES` and"

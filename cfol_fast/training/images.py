@@ -180,7 +180,7 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
     if not (isinstance(found.train, data.ImageSet) and isinstance(found.test, data.ImageSet)):
         # Of images in files only batches are in memory, which is checked with their sources.
         return []
-    way_out = room.streaming(wanted.name, wanted.root)
+    way_out = room.streaming(wanted.name, wanted.root, data.reads_files(wanted.name))
     train = found.train.nbytes
     needed, what = train + found.test.nbytes, f"{len(found.train) + len(found.test):,} images"
     room.check_device(what, needed, device, room.free_memory(device), way_out)
