@@ -67,8 +67,7 @@ def commands(page: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES[1:] if any(language == "python" for language, _ in blocks(page))]
 )
-def test_the_python_code_of_a_page_runs(page, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_python_code_of_a_page_runs(page, small_data):
     for language, text in blocks(page):
         if language == "python":
             exec(compile(text, page, "exec"), {})

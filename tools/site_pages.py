@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cfol_fast.errors import InputError
+from tools.collection import read_frontiers
+from tools.command_page import command_page
+from tools.leaderboard_page import leaderboard_page, picture
 from tools.method_pages import method_pages
+from tools.which_method_page import which_method_page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -25,7 +29,13 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 def generated(results: Path) -> dict[str, str]:
     """The generated pages, by their path below docs/."""
-    return {f"methods/{name}.md": text for name, text in method_pages(results).items()}
+    frontiers = read_frontiers(results)
+    return {
+        "commands.md": command_page(),
+        "leaderboard.md": leaderboard_page(frontiers),
+        "which-method.md": which_method_page(frontiers),
+        **{f"methods/{name}.md": text for name, text in method_pages(results).items()},
+    }
 
 
 def with_outside_links(page: str, markdown: str, repository: str) -> str:
@@ -44,7 +54,9 @@ def with_outside_links(page: str, markdown: str, repository: str) -> str:
             raise InputError(f"{page}: the link {target} leads nowhere. Write the path of an existing file.")
         inside = path.relative_to(ROOT).as_posix()
         whole = f"{inside}#{anchor}" if anchor else inside
-        return f"[{text}]({repository}/blob/main/{whole})" if repository else f"{text} (`{inside}`)"
+        if repository:
+            return f"[{text}]({repository}/blob/main/{whole})"
+        return f"`{inside}`" if text == inside else f"{text} (`{inside}`)"
 
     # Code is left as it is: a[i](x) in it is no link.
     parts = FENCED.split(markdown)
@@ -65,6 +77,10 @@ def write(folder: Path, repository: str = "") -> None:
     for page, markdown in pages(ROOT / "results"):
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
         (folder / page).write_text(with_outside_links(page, markdown, repository))
+    for facts in read_frontiers(ROOT / "results"):
+        target = folder / picture(facts)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / "results" / facts["scale"] / "frontier.svg", target)
 
 
 if __name__ == "__main__":
