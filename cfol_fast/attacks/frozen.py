@@ -174,6 +174,15 @@ def decide_for_all(model: nn.Module, x: Tensor | None, ranks: Ranks) -> None:
             tracing.adopt(model, found)
 
 
+def count_attacks(model: nn.Module, number: int) -> None:
+    """After ranks shared so many attacks on the model, which no proof counted: the number of its attacks, by
+    which proofs are due, does not depend on how many processes there are.
+    """
+    model = bare(model)
+    with evaluation_mode(model):
+        record_for(model).calls += number
+
+
 def why_not_fast(model: nn.Module, record: Record, x: Tensor) -> str | None:
     """Makes a proof; inside `evaluation_mode`."""
     plan = record.plan

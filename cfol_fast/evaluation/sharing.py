@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks.attack import Attack
-from cfol_fast.attacks.frozen import bare, decide_for_all
+from cfol_fast.attacks.frozen import bare, count_attacks, decide_for_all
 from cfol_fast.attacks.pgd import PGD
 from cfol_fast.attacks.proof import paused
 from cfol_fast.data.source import Batch, Source, every_nth_batch
@@ -108,6 +108,10 @@ def over_batches(
         states.batches += len(computed)
         yield computed
     states.go_to(states.batches)
+    if ranks.size > 1:
+        for one in attacks:
+            if isinstance(one, PGD) and one.fast:
+                count_attacks(one.model, states.batches)
 
 
 def batches_of_rank(

@@ -115,7 +115,9 @@ def one_step(variant: str) -> dict[str, Tensor]:
     method, settings = ONE_STEP[variant]
     made = tiny.new_trainer("unused", method, shards=4, attack__steps=1, **settings)
     start, starts = made.step.attack.start, []
-    made.step.attack.start = lambda x, eps, slots=None: starts.append(start(x, eps, slots)) or starts[-1].clone()  # type: ignore[method-assign]
+    made.step.attack.start = lambda x, eps, slots=None: (
+        starts.append(start(x, eps, slots)) or starts[-1].clone()
+    )  # type: ignore[method-assign]
     batch = next(made.state.batches.feed(1))
     made.take_step(iter([batch]))
     seen = {"indices": batch.indices, "pixels": batch.x, "starts": torch.cat(starts)}
