@@ -197,9 +197,17 @@ def train_and_test(comparison: Comparison) -> Figure | None:
         lowest = {one.name for one in sorted(points, key=lambda one: -one.y)[:LABELLED]}
         points = [replace(one, labelled=one.name in lowest) for one in points]
         if points:
-            axes = ("training error of the last epoch, %", "test error under attack, %")
-            names = {"x_name": "training error", "y_name": "test error"}
-            charts.append(ScatterChart(group.heading, points, *axes, note=group.note, **names))
+            charts.append(
+                ScatterChart(
+                    group.heading,
+                    points,
+                    "training error of the last epoch, %",
+                    "test error under attack, %",
+                    group.note,
+                    "training error",
+                    "test error",
+                )
+            )
     if not charts:
         return None
     every = [point for chart in charts for point in chart.points]

@@ -100,7 +100,7 @@ def names(panels):
 EXPECTED = {
     "demo": names(PANELS),
     "seeds": names({**PANELS, "classes": 4, "class-training": 4, "confusion": 4, "extra-frontier": 1}),
-    "many": names({**PANELS, "change": 0, "tail": 1}),
+    "many": names({**PANELS, "change": 0, "tail": 1, "train-test": 2}),
     "unfinished": names({**PANELS, "change": 0, "confusion": 1}),
 }
 
