@@ -68,10 +68,10 @@ def check_content(root: str | Path | None, expected: str) -> None:
 
 
 def describe(found: ImageData) -> dict[str, PartContent]:
-    """Both parts as they are trained and tested with."""
+    """The parts as they are trained and tested with; a hold-out only where the user brings one."""
+    parts = {"train": found.train, "test": found.test, "holdout": found.holdout}
     return {
-        "train": describe_part(found.train, found.files.get("train")),
-        "test": describe_part(found.test, found.files.get("test")),
+        name: describe_part(part, found.files.get(name)) for name, part in parts.items() if part is not None
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import category, normalize
 
@@ -17,6 +17,7 @@ from cfol_fast.data.classes import same_text
 from cfol_fast.data.decoding import cache_folder, decode
 from cfol_fast.data.image_sizes import MIXED_SIZE, common_size
 from cfol_fast.data.listing import Listing, ignored_note, shown
+from cfol_fast.data.part_folders import NAMES, TRAIN, chosen_holdout, holdout_folder, test_folder
 from cfol_fast.data.reading import ReadOptions, TrainAndTest, need_root
 from cfol_fast.data.room import size_text
 from cfol_fast.data.white_of_files import WhitePoint
@@ -38,7 +39,8 @@ TINY_SHA256 = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set, listed and not yet read. test: None where there is no test part.
+    """The files of a data set, listed and not yet read. test: None where there is no test part. holdout: the
+    user's own, where it was asked for.
 
     size: the short side that images are stored with; None keeps them. batch_size: (h, w) of the batches.
     """
@@ -48,18 +50,20 @@ class Files:
     size: int | None
     batch_size: tuple[int, int]
     notes: list[str]
+    holdout: Listing | None = None
 
     @property
     def parts(self) -> list[Listing]:
-        return [part for part in (self.train, self.test) if part is not None]
+        return list(self.by_name.values())
 
     @property
     def by_name(self) -> dict[str, Listing]:
-        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+        parts = {"train": self.train, "test": self.test, "holdout": self.holdout}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 ListFiles = Callable[..., Files]
-LAYOUT = "train/<class>/ with image files, and test/<class>/ or val/<class>/ if there is one"
+LAYOUT = "train/<class>/ with image files, and test/<class>/ and val/<class>/ if there are such"
 
 
 def reader(list_files: ListFiles) -> Callable[[Path | None, ReadOptions], TrainAndTest]:
@@ -76,22 +80,28 @@ def in_memory(files: Files, options: ReadOptions) -> TrainAndTest:
     base = files.train.root
     cache = cache_folder(base, options.cache)
     white = WhitePoint(files.parts, options, cache)
-    notes, found = list(files.notes), []
-    for part in files.parts:
-        images, more = decode(part, options, files.size, cache, white)
-        found.append(images)
+    notes, found = list(files.notes), {}
+    for name, part in files.by_name.items():
+        found[name], more = decode(part, options, files.size, cache, white)
         notes += more
-    train, test = found[0], found[1] if len(found) > 1 else None
     notes += white.notes + unused_white_note(options, white)
     if cache is not None:
-        size = size_text(sum(images.images.nbytes for images in found))
+        size = size_text(sum(images.images.nbytes for images in found.values()))
         notes.append(f"decoded images are kept in {cache}: {size} (data.cache=off keeps none)")
     elif options.cache == "auto":
         notes.append(
             f"{base} cannot be written: its images are decoded again each time (data.cache=DIR keeps them"
             " in DIR)"
         )
-    return TrainAndTest(train, test, files.batch_size, notes, white=white.value, files=files.by_name)
+    return TrainAndTest(
+        found["train"],
+        found.get("test"),
+        files.batch_size,
+        notes,
+        white=white.value,
+        files=files.by_name,
+        holdout=found.get("holdout"),
+    )
 
 
 def unused_white_note(options: ReadOptions, white: WhitePoint) -> list[str]:
@@ -103,23 +113,19 @@ def folder(
     root: Path | None, options: ReadOptions, size_of: SizeOf = common_size, lister: Lister | None = None
 ) -> Files:
     """`root`/train/<class>/..., and test/ (or val/) with the same classes; without either, the caller holds
-    out a part. lister: instead of `list_classes`.
+    out a part. With `options.holdout` a third folder is the hold-out. lister: instead of `list_classes`.
     """
-    root = need_root(root, LAYOUT)
-    train, test = _parts(root, lister or list_classes)
-    notes = []
-    if test is not None and test.split == "test" and (root / "val").is_dir():
-        notes.append("val/ is not used: the hold-out comes from train/")
-    others = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name))
-    if others := [shown(name) for name in others if name not in ("train", "test", "val")]:
-        notes.append(f"{', '.join(others[:5])}: not used, as the parts are called train/, test/ and val/")
-    notes += [note for part in (train, test) if part is not None for note in ignored_note(part)]
-    if test is not None:
-        _same_classes(train, test)
+    root, lister = need_root(root, LAYOUT), lister or list_classes
+    train, test = _parts(root, lister)
+    held = None if options.holdout is None else _held_out(root, options.holdout, lister)
+    notes = _folders_note(root, test, held)
+    parts = [part for part in (train, test, held) if part is not None]
+    notes += [note for part in parts for note in ignored_note(part)]
+    for part in parts[1:]:
+        _same_classes(train, part)
     size = options.size
     if size is None:
         cache = cache_folder(root, options.cache)
-        parts = [part for part in (train, test) if part is not None]
         sizes = {part.split: size_of(part, options.progress, cache) for part in parts}
         common = set(sizes.values())
         if None not in common and len(common) > 1:
@@ -130,20 +136,50 @@ def folder(
             )
         one = common.pop() if len(common) == 1 else None
         if one is not None:
-            return Files(train, test, None, one, notes)
+            return Files(train, test, None, one, notes, held)
         size = MIXED_SIZE
         notes.append(
             f"images of different sizes: stored with a short side of {size} px (change it with size=)"
         )
-    return Files(train, test, size, (size, size), notes)
+    return Files(train, test, size, (size, size), notes, held)
+
+
+def _held_out(root: Path, holdout: str, lister: Lister) -> Listing:
+    """The files of a hold-out of the user's own."""
+    above, name = chosen_holdout(root, holdout)
+    if above == root.resolve():
+        return lister(root, name)
+    # Another folder may be called like a part of this one.
+    return replace(list_classes(above, name), split="holdout")
+
+
+def _folders_note(root: Path, test: Listing | None, held: Listing | None) -> list[str]:
+    """Which folder is which part, where more than train/ and test/ are there."""
+    inside = [entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name)]
+    used = [TRAIN, *([] if test is None else [test.split])]
+    notes = []
+    if held is not None:
+        used += [held.split] if held.root == root else []
+        where = f"{held.split}/" if held.root == root else str(held.root / held.paths[0].split(os.sep)[0])
+        of_test = "" if test is None else f"; {test.split}/ is the test part"
+        notes.append(f"train/ is the training part; {where} is the hold-out{of_test}")
+    elif (name := holdout_folder(root)) is not None:
+        notes.append(f"{name}/ is not used: the hold-out is not taken from it (--holdout val takes it)")
+        used.append(name)
+    elif test is not None and test.split != "test":
+        notes.append(f"{test.split}/ is the test part, as there is no test/")
+    if others := sorted(shown(name) for name in inside if name not in used):
+        names = ", ".join(f"{name}/" for name in NAMES)
+        notes.append(f"{', '.join(others[:5])}: not used, as the parts are called {names}")
+    return notes
 
 
 def _parts(root: Path, lister: Lister) -> tuple[Listing, Listing | None]:
     """The files of both parts; None where there is no test part."""
     if not (root / "train").is_dir():
         raise InputError(f"{root / 'train'} is not there: a folder of images has {LAYOUT}")
-    test_folder = next((name for name in ("test", "val") if (root / name).is_dir()), None)
-    return lister(root, "train"), None if test_folder is None else lister(root, test_folder)
+    test = test_folder(root)
+    return lister(root, "train"), None if test is None else lister(root, test)
 
 
 def list_parts(root: str | Path | None) -> tuple[Path, list[Listing]]:

@@ -196,8 +196,9 @@ class ImageData:
     augment: what training does to the images unless told otherwise. paper_augment: what the paper does to
     this data set.
     white: the white point that images with more than 8 bits were read with; None where there are none.
-    files: of "train" and "test", where the images were decoded from files. Where a data set has no test part,
-    all are in "train".
+    files: of "train", "test" and "holdout", where the images were decoded from files. Where a data set has no
+    test part, all are in "train".
+    holdout: the user's own, where it was asked for.
     """
 
     name: str
@@ -213,6 +214,7 @@ class ImageData:
     notes: list[str] = field(default_factory=list)
     white: float | None = None
     files: dict[str, Listing] = field(default_factory=dict)
+    holdout: Images | None = None
 
     @property
     def channels(self) -> int:

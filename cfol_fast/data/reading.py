@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ReadOptions:
     """white: the white point of images with more than 8 bits. cache: "auto", "off" or a folder, see
-    `decoding.cache_folder`.
+    `decoding.cache_folder`. holdout: of the user's own, "val" or a folder; see `part_folders`.
 
     source: of image files, "resident" (decoded into memory), "stream" (while the run goes on) or "auto",
     which looks at the memory of `device`. decode: one of `decoders.WAYS`.
@@ -36,6 +36,7 @@ class ReadOptions:
     source: str = "resident"
     decode: str = "whole"
     device: torch.device | str = "cpu"
+    holdout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class TrainAndTest:
 
     mean, std, augment: where the data itself says what goes with it. own: the same, see `DataSpec`.
     white: of images with more than 8 bits, where there are such.
-    files: of "train" and "test", where they were decoded from files.
+    files: of "train", "test" and "holdout", where they were decoded from files.
+    holdout: the user's own, where it was asked for.
     """
 
     train: Images
@@ -58,6 +60,7 @@ class TrainAndTest:
     own: bool | None = None
     white: float | None = None
     files: dict[str, Listing] = field(default_factory=dict)
+    holdout: Images | None = None
 
 
 def need_root(root: Path | None, expected: str) -> Path:

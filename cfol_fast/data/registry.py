@@ -207,7 +207,7 @@ SPECS: dict[str, DataSpec] = {
         ),
         DataSpec(
             "folder",
-            "a folder of images: train/<class>/..., test/ or val/",
+            "a folder of images: train/<class>/..., test/ and val/",
             _image_files(folders.folder),
             None,
             None,
@@ -344,6 +344,7 @@ def load(
     skip_corrupt: bool = False,
     white: float | None = None,
     cache: str = "auto",
+    holdout_folder: str | None = None,
     progress: bool = True,
     source: str | None = None,
     decode: str = WHOLE,
@@ -359,6 +360,8 @@ def load(
     white: the value of white in images with more than 8 bits a channel; None decides by the largest value of
     all such images.
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
+    holdout_folder: of a folder of images, "val" or another folder with the same classes, whose images are a
+    third part.
     source: of a folder of image files, None or "resident" (decoded into memory), "stream" (decoded while they
     are needed) or "auto", which looks at the memory of `device`. decode: how the stream decodes, see
     docs/own-data.md.
@@ -367,7 +370,16 @@ def load(
     check_options(row, root, download, size, skip_corrupt, white)
     check_source(row, source, decode)
     options = ReadOptions(
-        download, size, skip_corrupt, progress, white, cache, source or choice.RESIDENT, decode, device
+        download,
+        size,
+        skip_corrupt,
+        progress,
+        white,
+        cache,
+        source or choice.RESIDENT,
+        decode,
+        device,
+        holdout_folder,
     )
     found = row.read(None if root is None else Path(root).expanduser(), options)
     notes = list(found.notes)
@@ -378,6 +390,13 @@ def load(
         train, test = train.subset(kept), train.subset(held)
         notes.append(NO_TEST_PART)
     check_every_class(test, f"{name}, test part")
+    if found.holdout is not None:
+        check_every_class(found.holdout, f"{name}, hold-out")
+    elif holdout_folder is not None:
+        raise InputError(
+            f"--holdout {holdout_folder} is a folder of images, which {name} does not read: give a share"
+            " of the training images such as 0.2"
+        )
     if imbalance is not None:
         train = images.imbalance(train, imbalance, seed)
         notes.append(thinned_note(imbalance, train.class_counts().tolist()))
@@ -404,6 +423,7 @@ def load(
         notes,
         found.white,
         found.files,
+        found.holdout,
     )
 
 

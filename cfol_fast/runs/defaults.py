@@ -7,13 +7,16 @@ hash.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cfol_fast import attacks, data, methods, models, processes
+from cfol_fast.data import part_folders
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device, choose_precision
 from cfol_fast.models.zoo import base_and_factor
@@ -69,6 +72,7 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
     follow("optimizer.schedule", defaults.schedule)
     if values["optimizer.schedule"] == "steps":
         follow("optimizer.milestones", milestones(values["epochs"]))
+    values["data.holdout"] = _holdout(values["data.holdout"], spec.name, values["data.root"])
     follow("data.augment", data.default_augmentation(own))
     follow("attack.kind", method.attack or "none")
     follow("attack.eps", spec.eps)
@@ -157,20 +161,58 @@ def _within_a_pixel(step: float, norm: str) -> float:
     return min(step, 1.0) if norm == "linf" else step
 
 
+SHARE_HELD_OUT = "0.2"
+
+
+def _holdout(given: str | None, name: str, root: str | None) -> str:
+    """The hold-out as config.json has it: a folder by its whole path."""
+    if given is None:
+        beside_test = name == "folder" and root is not None and part_folders.holdout_folder(_path(root))
+        return part_folders.VAL if beside_test else SHARE_HELD_OUT
+    return str(_path(given).resolve()) if is_folder(given) and given != part_folders.VAL else given
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def is_folder(holdout: str) -> bool:
+    """Whether a hold-out is one that the user brings: "val", or a folder by its path."""
+    if holdout in ("test", "none", part_folders.VAL):
+        return holdout == part_folders.VAL
+    # 1/5 is a share.
+    return not _is_number(holdout) and (os.sep in holdout or _path(holdout).is_dir())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        parse_number(text.removesuffix("%"))
+    except InputError:
+        return False
+    return True
+
+
+def has_holdout(holdout: str) -> bool:
+    """Whether there is one beside the test set."""
+    return is_folder(holdout) or holdout_fraction(holdout) is not None
+
+
 def holdout_fraction(holdout: str) -> float | None:
-    """The share held out of the training part; None for "test" and "none"."""
-    if holdout in ("test", "none"):
+    """The share held out of the training part; None for "test", "none" and folders."""
+    if holdout in ("test", "none") or is_folder(holdout):
         return None
     try:
         fraction = parse_number(holdout.removesuffix("%")) / (100 if holdout.endswith("%") else 1)
     except InputError:
         fraction = 0.0
     if not 0.0 < fraction < 1.0:
-        raise InputError(f"holdout must be a share between 0 and 1, 'test' or 'none', got {holdout!r}")
+        raise InputError(
+            f"holdout must be a share between 0 and 1, 'val', a folder, 'test' or 'none', got {holdout!r}"
+        )
     return fraction
 
 
 def holdout_label(holdout: str) -> str:
-    """The hold-out as results show it: "20%", "test" or "none"."""
+    """The hold-out as results show it: "20%", "val", a folder, "test" or "none"."""
     fraction = holdout_fraction(holdout)
     return holdout if fraction is None else f"{100 * fraction:g}%"

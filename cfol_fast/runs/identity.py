@@ -26,6 +26,8 @@ HISTORIC_DEFAULTS = {
     "precision": "float32",
     # A whole batch at once: what every run was before there were shards.
     "shards": 1,
+    # A share was held out of every data set, also where it has a folder for it.
+    "data.holdout": "0.2",
     # `data.augment` was true unless told, or false.
     "data.augment": "paper",
     # The bandit knew nothing else.

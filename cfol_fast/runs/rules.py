@@ -12,7 +12,7 @@ from cfol_fast.data.registry import check_white
 from cfol_fast.errors import InputError
 from cfol_fast.policies.policy import FROM_HOLDOUT
 from cfol_fast.runs.config import TrainConfig, by_path, settings
-from cfol_fast.runs.defaults import attack_steps, defaults_of, holdout_fraction, single_step
+from cfol_fast.runs.defaults import attack_steps, defaults_of, has_holdout, is_folder, single_step
 from cfol_fast.runs.optimizers import OPTIMIZERS
 from cfol_fast.runs.setting_groups import DataConfig
 from cfol_fast.user_input import shorten
@@ -180,8 +180,13 @@ def _check_start(config: TrainConfig) -> None:
 
 
 def _check_holdout(config: TrainConfig) -> None:
-    fraction, policy = holdout_fraction(config.data.holdout), methods.get(config.method).policy
-    if policy.needs & FROM_HOLDOUT and fraction is None:
+    held_out, policy = has_holdout(config.data.holdout), methods.get(config.method).policy
+    if is_folder(config.data.holdout) and config.data.name != "folder":
+        raise InputError(
+            f"--holdout {config.data.holdout} is a folder of images, which belongs to a folder of images, got"
+            f" {config.data.name}: give a share of the training images such as 0.2"
+        )
+    if policy.needs & FROM_HOLDOUT and not held_out:
         wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)
         raise InputError(
             f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the"
@@ -194,7 +199,7 @@ def _check_holdout(config: TrainConfig) -> None:
         )
     if config.ema.gate and not config.ema.decay:
         raise InputError(f"ema.gate={config.ema.gate:g} is the gate of an average: give ema.decay too")
-    if config.ema.gate and fraction is None:
+    if config.ema.gate and not held_out:
         raise InputError(
             f"ema.gate looks at the hold-out's worst class, got --holdout {config.data.holdout}: give a share"
             " of the training images such as 0.2 (the test set would leak into the average)"

@@ -38,10 +38,12 @@ class DataConfig:
         None, option="--data DIR", incidental=True, help="the folder with the data set's files"
     )
     holdout: str = setting(
-        "0.2",
-        option="--holdout SHARE",
-        help="part of the training images for early stopping; 'test' uses the test set, as some of the "
-        "paper's tables do, 'none' keeps the last epoch (default: 0.2)",
+        OPEN,
+        option="--holdout PART",
+        help="images for early stopping: a share of the training images; 'val', the folder val/ or "
+        "validation/ beside test/; another folder; 'test', as in some of the paper's tables; 'none' keeps "
+        "the last epoch "
+        "(default: val where a folder of images has val/ and test/, else 0.2)",
     )
     imbalance: float | None = setting(
         None,

@@ -18,7 +18,7 @@ from cfol_fast.data.source import Source, TrainingSource
 from cfol_fast.errors import InputError
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import holdout_fraction
+from cfol_fast.runs.defaults import holdout_fraction, is_folder
 from cfol_fast.runs.rules import is_fed
 
 # What is compared with the training images, in words.
@@ -71,6 +71,7 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         source=wanted.source,
         decode=wanted.decode,
         device=device,
+        holdout_folder=wanted.holdout if is_folder(wanted.holdout) else None,
         progress=progress,
     )
     if wanted.images is not None:
@@ -105,6 +106,8 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         validation = source_of(found.train.subset(held_out))
     elif wanted.holdout == "test":
         validation = test
+    elif found.holdout is not None:
+        validation = source_of(found.holdout)
     images = found.train if training_rows is None else found.train.subset(training_rows)
     copied = {} if content is None else _copies(content, training_rows, held_out)
     notes += [f"warning: {copies_note(PARTS[part], *counts)}" for part, counts in copied.items()]
@@ -166,6 +169,8 @@ def _copies(
     train, test = content["train"], content["test"]
     kept = training_rows.numpy() if training_rows is not None and train.whole else None
     found = {"test": copies(test, train, of_rows=kept)}
+    if "holdout" in content:
+        found["holdout"] = copies(content["holdout"], train)
     if held_out is not None and kept is not None:
         found["holdout"] = copies(train, train, held_out.numpy(), kept)
     return {part: counts for part, counts in found.items() if counts[0]}
@@ -182,7 +187,9 @@ def _check_room(config: TrainConfig, found: data.ImageData, divided: bool) -> li
         return []
     way_out = room.streaming(wanted.name, wanted.root, data.reads_files(wanted.name))
     train = found.train.nbytes
-    needed, what = train + found.test.nbytes, f"{len(found.train) + len(found.test):,} images"
+    others = [part for part in (found.test, found.holdout) if isinstance(part, data.ImageSet)]
+    needed = train + sum(part.nbytes for part in others)
+    what = f"{len(found.train) + sum(map(len, others)):,} images"
     room.check_device(what, needed, device, room.free_memory(device), way_out)
     # A table's subset shares the bytes until it goes to another device.
     copied = train if (divided and found.train.table is None) or device.type == "cuda" else 0

@@ -27,7 +27,7 @@ from cfol_fast.machine import choose_device
 from cfol_fast.models.head import last_linear
 from cfol_fast.runs import checkpoints, run_folder
 from cfol_fast.runs.config import TrainConfig
-from cfol_fast.runs.defaults import evaluation_step, holdout_fraction
+from cfol_fast.runs.defaults import evaluation_step, has_holdout
 from cfol_fast.runs.json_files import made_from
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 from cfol_fast.runs.offset_file import ADJUSTED, RULE
@@ -207,7 +207,7 @@ class TakesOffsets(Callback):
 
 def check_holdout(config: TrainConfig, what: str) -> None:
     """Refuses a run without a hold-out. what: its name, for the message."""
-    if holdout_fraction(config.data.holdout) is None:
+    if not has_holdout(config.data.holdout):
         raise InputError(
             f"{what} has no hold-out (--holdout {config.data.holdout}), and offsets are not fitted on the"
             " test set"

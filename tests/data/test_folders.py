@@ -58,6 +58,11 @@ def test_test_goes_before_val_and_that_is_said(tmp_path):
     assert "val/ is not used" in found.notes[0]
 
 
+def test_validation_is_another_name_of_val(tmp_path):
+    made = files.folder(tmp_path, ("train", "validation"))
+    assert np.array_equal(load(tmp_path).test.image(0), made["validation/ant/0.png"])
+
+
 def test_without_either_a_fifth_of_every_class_is_held_out_and_that_is_said(tmp_path):
     files.folder(tmp_path, ("train",), count=5)
     found = load(tmp_path)

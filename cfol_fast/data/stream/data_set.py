@@ -147,40 +147,50 @@ def listed(list_files: ListFiles, root: Path | None, options: ReadOptions) -> tu
         indexes[split] = kept_index(root, split, cache_folder(root, options.cache), list_classes)
         return indexes[split].listing
 
+    def index_for(part: Listing, cache: Path | None) -> Index:
+        if part.split not in indexes:
+            indexes[part.split] = index_of(part, cache)
+        return indexes[part.split]
+
     def size_of(listing: Listing, progress: bool, cache: Path | None) -> tuple[int, int] | None:
-        return kept_size(indexes[listing.split], progress)
+        return kept_size(index_for(listing, cache), progress)
 
     files = list_files(root, options, size_of, lister)
     cache = cache_folder(files.train.root, options.cache)
     for part in files.parts:
-        if part.split not in indexes:
-            indexes[part.split] = index_of(part, cache)
+        index_for(part, cache)
     return files, indexes
 
 
 def streamed(files: Files, indexes: dict[str, Index], options: ReadOptions) -> TrainAndTest:
     """The parts as they are decoded while a run goes on."""
-    notes, found = list(files.notes), []
-    parts = {part.split: part for part in files.parts}
-    white = WhitePoint(list(parts.values()), options, cache_folder(files.train.root, options.cache))
+    notes, found = list(files.notes), {}
+    white = WhitePoint(files.parts, options, cache_folder(files.train.root, options.cache))
     decoder = Decoder(files.size, white, options.decode)
-    if any(_has_deep(indexes[split], options.progress) for split in parts):
+    if any(_has_deep(indexes[part.split], options.progress) for part in files.parts):
         white()
-    for split in parts:
-        index = indexes[split]
+    for name, part in files.by_name.items():
+        index = indexes[part.split]
         rows = None
         if options.skip_corrupt:
             rows, more = _readable(index, files.size, white, options.progress)
             notes += more
         common = files.batch_size if files.size is None else None
-        found.append(StreamSet(index, decoder, common, rows))
+        found[name] = StreamSet(index, decoder, common, rows)
     notes += white.notes + unused_white_note(options, white)
     notes.append(f"images are decoded by {decoders.description()}, {options.decode}")
-    test = found[1] if len(found) > 1 else None
     listings = {
         name: replace(part, sizes=indexes[part.split].stamps[:, 1]) for name, part in files.by_name.items()
     }
-    return TrainAndTest(found[0], test, files.batch_size, notes, white=white.value, files=listings)
+    return TrainAndTest(
+        found["train"],
+        found.get("test"),
+        files.batch_size,
+        notes,
+        white=white.value,
+        files=listings,
+        holdout=found.get("holdout"),
+    )
 
 
 def _has_deep(index: Index, progress: bool) -> bool:
