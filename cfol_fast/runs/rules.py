@@ -192,7 +192,7 @@ def _check_holdout(config: TrainConfig) -> None:
             f"{config.method} trains with {wanted}, got --holdout {config.data.holdout}: give a share of the"
             " training images such as 0.2 (the test set would leak into training)"
         )
-    if config.params.get("signal") == "holdout" and fraction is None:
+    if config.params.get("signal") == "holdout" and not held_out:
         raise InputError(
             f"signal=holdout trains with the hold-out's errors, got --holdout {config.data.holdout}: give a"
             " share of the training images such as 0.2 (the test set would leak into training)"
