@@ -360,6 +360,7 @@ class Subject:
 def _subject(args: argparse.Namespace) -> Subject:
     from cfol_fast import data, machine
     from cfol_fast.data.classes import order_as_text
+    from cfol_fast.data.part_folders import test_folder
     from cfol_fast.evaluation.foreign_weights import load_weights
     from cfol_fast.runs import run_folder
     from cfol_fast.runs.checkpoints import FOLDER
@@ -395,6 +396,10 @@ def _subject(args: argparse.Namespace) -> Subject:
         options = {"root": args.data or config.data.root, "size": config.data.size}
         options["skip_corrupt"], options["cache"] = config.data.skip_corrupt, config.data.cache
         options["white"] = config.data.white if args.white is None else args.white
+        root = options["root"]
+        if config.data.holdout_groups and root is not None and test_folder(Path(root).expanduser()) is None:
+            # The test part is made of train/, as the run made it.
+            options["holdout_groups"] = config.data.holdout_groups
     where = machine.choose_device(args.device)
     bundle = data.load(name, progress=not args.quiet, source="auto", device=where, **options)
     given = _normalisation(args, bundle)

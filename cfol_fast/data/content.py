@@ -70,9 +70,13 @@ def check_content(root: str | Path | None, expected: str) -> None:
 def describe(found: ImageData) -> dict[str, PartContent]:
     """The parts as they are trained and tested with; a hold-out only where the user brings one."""
     parts = {"train": found.train, "test": found.test, "holdout": found.holdout}
-    return {
+    described = {
         name: describe_part(part, found.files.get(name)) for name, part in parts.items() if part is not None
     }
+    if found.groups is not None:
+        # Whoever changes a table of groups changes what is trained on.
+        described["train"].record["any groups"] = _digest(found.groups.numpy().astype("<i8"))
+    return described
 
 
 def describe_part(part: Images, files: Listing | None = None) -> PartContent:
@@ -214,7 +218,7 @@ def _kinds(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         return before.get(key) != now.get(key)
 
     found = [kind for kind in (COUNT, CLASSES) if differ(kind)]
-    found += [kind for kind in ("names", "labels", "sizes", "pixels") if differ(f"any {kind}")]
+    found += [kind for kind in ("names", "labels", "sizes", "pixels", "groups") if differ(f"any {kind}")]
     if "labels" not in found and "pixels" not in found and differ("labelled"):
         # The same images with each other's labels.
         found.append("labels")

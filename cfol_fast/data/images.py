@@ -7,7 +7,7 @@ made within each class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, Union
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
+from cfol_fast.data.groups import holdout_of_groups, numbered
 from cfol_fast.errors import InputError
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ class ImageData:
     white: the white point that images with more than 8 bits were read with; None where there are none.
     files: of "train", "test" and "holdout", where the images were decoded from files. Where a data set has no
     test part, all are in "train".
-    holdout: the user's own, where it was asked for.
+    holdout: the user's own, where it was asked for. groups: of the training images, int64 (n,), where they
+    were asked for.
     """
 
     name: str
@@ -215,6 +217,7 @@ class ImageData:
     white: float | None = None
     files: dict[str, Listing] = field(default_factory=dict)
     holdout: Images | None = None
+    groups: Tensor | None = None
 
     @property
     def channels(self) -> int:
@@ -257,14 +260,22 @@ def check_every_class(images: Images, where: str) -> None:
 
 
 def holdout(
-    labels: Tensor, fraction: float = 0.2, seed: int = 0, classes: Sequence[str] = ()
+    labels: Tensor,
+    fraction: float = 0.2,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    groups: Sequence[Hashable] | np.ndarray | Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Splits off `fraction` of every class at random: (kept indices, held-out indices), each sorted.
 
     At least one image of every class is kept, and at least one held out. classes: their names, for errors.
+    groups: of each image, what it belongs to: no group is on both sides, and the shares are as near as groups
+    allow.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the hold-out fraction must be in (0, 1), got {fraction}")
+    if groups is not None and len(labels):
+        return holdout_of_groups(labels, numbered(groups, len(labels)), fraction, seed, classes)
     array = labels.cpu().numpy()
     kept, held = [], []
     for c in np.unique(array):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import ops
-from cfol_fast.data import embedded_images, folders, images
+from cfol_fast.data import embedded_images, folders, groups, images
 from cfol_fast.data.decoders import WAYS, WHOLE
 from cfol_fast.data.ffcv import data_set as ffcv_files
 from cfol_fast.data.images import ChannelSums, ImageData, Images, check_every_class, holdout
@@ -345,6 +345,7 @@ def load(
     white: float | None = None,
     cache: str = "auto",
     holdout_folder: str | None = None,
+    holdout_groups: str | None = None,
     progress: bool = True,
     source: str | None = None,
     decode: str = WHOLE,
@@ -361,7 +362,9 @@ def load(
     all such images.
     cache: where decoded images are kept: "auto" (beside the data), "off" or a folder.
     holdout_folder: of a folder of images, "val" or another folder with the same classes, whose images are a
-    third part.
+    third part. holdout_groups: of image files, a regular expression or FILE.csv that says which belong
+    together (`groups.groups_of`): neither the test part, where it is made here, nor a hold-out divides
+    a group.
     source: of a folder of image files, None or "resident" (decoded into memory), "stream" (decoded while they
     are needed) or "auto", which looks at the memory of `device`. decode: how the stream decodes, see
     docs/own-data.md.
@@ -385,9 +388,11 @@ def load(
     notes = list(found.notes)
     train, test = found.train, found.test
     check_every_class(train, f"{name}, training part")
+    belongs = None if holdout_groups is None else _groups(name, found, holdout_groups)
     if test is None:
-        kept, held = own_test_part(train.labels, train.classes)
+        kept, held = own_test_part(train.labels, train.classes, belongs)
         train, test = train.subset(kept), train.subset(held)
+        belongs = None if belongs is None else belongs[kept]
         notes.append(NO_TEST_PART)
     check_every_class(test, f"{name}, test part")
     if found.holdout is not None:
@@ -398,7 +403,9 @@ def load(
             " of the training images such as 0.2"
         )
     if imbalance is not None:
-        train = images.imbalance(train, imbalance, seed)
+        rows = images.thinned(train.labels.numpy(), len(train.classes), imbalance, seed)
+        if rows is not None:
+            train, belongs = train.subset(rows), None if belongs is None else belongs[rows]
         notes.append(thinned_note(imbalance, train.class_counts().tolist()))
     # A reader of differently sized images says which size the batches have.
     shape = found.size or train.size
@@ -424,10 +431,29 @@ def load(
         found.white,
         found.files,
         found.holdout,
+        belongs,
     )
 
 
-def own_test_part(labels: Tensor, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+def _groups(name: str, found: TrainAndTest, rule: str) -> Tensor:
+    """int64 (n,): the group of each training image."""
+    files = found.files.get("train")
+    if files is None:
+        raise InputError(
+            f"data.holdout_groups names groups by the names of image files, and {name} has none: leave it out"
+        )
+    if len(files) != len(found.train):
+        broken = len(files) - len(found.train)
+        raise InputError(
+            f"data.holdout_groups={rule} needs all images, and {broken} of {len(files)}"
+            " cannot be decoded: remove them, and leave out data.skip_corrupt"
+        )
+    return torch.from_numpy(groups.numbered(groups.groups_of(files, rule), len(files)))
+
+
+def own_test_part(
+    labels: Tensor, classes: Sequence[str], groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The rows of the training part and of the test part, of images that have none."""
     counts = torch.bincount(labels, minlength=len(classes)).tolist()
     if lone := [repr(name) for name, count in zip(classes, counts, strict=True) if count == 1]:
@@ -435,7 +461,7 @@ def own_test_part(labels: Tensor, classes: Sequence[str]) -> tuple[Tensor, Tenso
             f"class {lone[0]} has 1 image, and a fifth of every class is to be the test part: add images, or"
             " a folder test/"
         )
-    return holdout(labels, FOLDER_TEST_FRACTION, seed=0)
+    return holdout(labels, FOLDER_TEST_FRACTION, seed=0, classes=classes, groups=groups)
 
 
 def thinned_note(factor: float, counts: list[int]) -> str:

@@ -103,7 +103,8 @@ class Loader:
 
     def __call__(self, config: TrainConfig) -> ImageData:
         wanted = config.data
-        key = (wanted.name, wanted.root, wanted.size, wanted.skip_corrupt, wanted.white, wanted.cache)
+        of_files = (wanted.size, wanted.skip_corrupt, wanted.white, wanted.cache, wanted.holdout_groups)
+        key = (wanted.name, wanted.root, *of_files)
         if key not in self._found:
             self._found[key] = load_data(
                 wanted.name,
@@ -111,6 +112,7 @@ class Loader:
                 download=wanted.download,
                 size=wanted.size,
                 skip_corrupt=wanted.skip_corrupt,
+                holdout_groups=wanted.holdout_groups,
                 white=wanted.white,
                 cache=wanted.cache,
             )

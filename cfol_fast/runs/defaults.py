@@ -17,6 +17,7 @@ import torch
 
 from cfol_fast import attacks, data, methods, models, processes
 from cfol_fast.data import part_folders
+from cfol_fast.data.groups import is_table
 from cfol_fast.errors import InputError
 from cfol_fast.machine import choose_device, choose_precision
 from cfol_fast.models.zoo import base_and_factor
@@ -73,6 +74,9 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
     if values["optimizer.schedule"] == "steps":
         follow("optimizer.milestones", milestones(values["epochs"]))
     values["data.holdout"] = _holdout(values["data.holdout"], spec.name, values["data.root"])
+    rule = values["data.holdout_groups"]
+    if rule is not None and is_table(rule):
+        values["data.holdout_groups"] = str(_path(rule).resolve())
     follow("data.augment", data.default_augmentation(own))
     follow("attack.kind", method.attack or "none")
     follow("attack.eps", spec.eps)

@@ -186,6 +186,11 @@ def _check_holdout(config: TrainConfig) -> None:
             f"--holdout {config.data.holdout} is a folder of images, which belongs to a folder of images, got"
             f" {config.data.name}: give a share of the training images such as 0.2"
         )
+    if config.data.holdout_groups is not None and data.spec(config.data.name).files is None:
+        raise InputError(
+            f"data.holdout_groups names groups by the names of image files, got {config.data.name}:"
+            " leave it out"
+        )
     if policy.needs & FROM_HOLDOUT and not held_out:
         wanted = " and ".join(need.value for need in policy.needs & FROM_HOLDOUT)
         raise InputError(

@@ -45,6 +45,13 @@ class DataConfig:
         "the last epoch "
         "(default: val where a folder of images has val/ and test/, else 0.2)",
     )
+    holdout_groups: str | None = setting(
+        None,
+        option="--holdout-groups RULE",
+        help="for a folder of images: which images belong together, so that no hold-out divides them; a "
+        "regular expression, found in the path <class>/<name>, whose parentheses hold the group, or FILE.csv "
+        "with the columns path and group",
+    )
     imbalance: float | None = setting(
         None,
         limits=Range(1, 1e6, whole=False),

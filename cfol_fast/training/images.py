@@ -72,11 +72,13 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         decode=wanted.decode,
         device=device,
         holdout_folder=wanted.holdout if is_folder(wanted.holdout) else None,
+        holdout_groups=wanted.holdout_groups,
         progress=progress,
     )
     if wanted.images is not None:
         part = data.stratified(found.train.labels, wanted.images)
-        found = dataclasses.replace(found, train=found.train.subset(part))
+        groups = None if found.groups is None else found.groups[part]
+        found = dataclasses.replace(found, train=found.train.subset(part), groups=groups)
     content = describe(found) if processes.local_rank() == 0 else None
     height, width = found.size
     if height != width:
@@ -102,7 +104,11 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     training_rows, held_out, validation = None, None, None
     test = source_of(found.test)
     if fraction is not None:
-        training_rows, held_out = data.holdout(found.train.labels, fraction, config.seed, found.classes)
+        training_rows, held_out = data.holdout(
+            found.train.labels, fraction, config.seed, found.classes, found.groups
+        )
+        if found.groups is not None:
+            notes.append(_groups_note(found.groups, held_out, fraction))
         validation = source_of(found.train.subset(held_out))
     elif wanted.holdout == "test":
         validation = test
@@ -159,6 +165,14 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
         white=found.white,
         content=None if content is None else records(content),
         copies=copied,
+    )
+
+
+def _groups_note(groups: Tensor, held_out: Tensor, fraction: float) -> str:
+    share, held, of = len(held_out) / len(groups), groups[held_out].unique(), groups.unique()
+    return (
+        f"hold-out by groups: {len(held):,} of {len(of):,} groups, {share:.1%} of"
+        f" the images where {fraction:.1%} was asked for; no group is divided"
     )
 
 
