@@ -1,4 +1,4 @@
-"""A folder of 200,000 image files, and a list of 1,281,167: the time until the first step, and the memory.
+"""A folder of 200,000 image files, and a list of 1,281,167: the time until the first batch, and the memory.
 
 The files of the folder are hard links to a few; the list is made up, and no file of it is read. Run by hand:
 `python -m benchmarks.large_folder`.
@@ -15,19 +15,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from PIL import Image
 
 from benchmarks import images as pictures
 from benchmarks.rows import Row, at_most, main
+from cfol_fast import data
+from cfol_fast.data import content
+from cfol_fast.data.listing import Listing
+from cfol_fast.data.stream import index as index_module
 
 CLASSES, DIFFERENT, SIDE = 100, 500, 224
 LIMIT = 2 << 30
 IMAGENET, IMAGENET_CLASSES = 1_281_167, 1000
-TRAIN = (
-    *("train", "cfol", "--source=stream", "--device=cpu", "--model=resnet18", "--quiet", "--overwrite"),
-    *("--batch-size=8", "--epochs=1", "--holdout=none", "--set=steps_per_epoch=1", "--set=attack.steps=1"),
-    *("--set=data.size=32", "--set=test.steps=1", "--set=data.lag=1"),
-)
 
 
 def measure(tiny: bool) -> list[Row]:
@@ -35,15 +35,15 @@ def measure(tiny: bool) -> list[Row]:
     with TemporaryDirectory() as folder:
         root = Path(folder) / "photos"
         hard_links(root, count)
-        runs = [until_the_end(root, Path(folder) / "run") for _ in range(2)]
+        runs = [until_the_first_batch(root) for _ in range(2)]
     entries = 100_000 if tiny else IMAGENET
-    seconds, memory = index_of_many(entries)
+    seconds, memory = in_a_process(f"keep_and_read({entries})")
     note = (
-        f"a run of one step with its test on 100 images takes {runs[0][0]:.0f} s, and {runs[1][0]:.0f} s with"
-        f" the kept list; {entries:,} made-up entries are written and read again in {seconds:.1f} s with"
+        f"the first batch of 64 images comes after {runs[0][0]:.1f} s, with the kept list after"
+        f" {runs[1][0]:.1f} s; {entries:,} made-up entries are written and read again in {seconds:.1f} s with"
         f" {memory / 2**20:,.0f} MiB"
     )
-    name = f"memory of a run on {count:,} files that stream"
+    name = f"memory up to the first batch, {count:,} files that stream"
     return [at_most(name, "2 GiB", max(peak for _, peak in runs), LIMIT, note)]
 
 
@@ -61,28 +61,31 @@ def hard_links(root: Path, count: int) -> None:
                 os.link(first / f"{(c * 7 + i) % DIFFERENT}.jpg", folder / f"{i:07}.jpg")
 
 
-def until_the_end(root: Path, out: Path) -> tuple[float, int]:
-    """Seconds of a run of one step, and its largest resident memory in bytes."""
-    start = time.monotonic()
-    command = [sys.executable, "-m", "cfol_fast", *TRAIN, f"--data={root}", f"--out={out}"]
-    process = subprocess.Popen(command)
-    _, status, usage = os.wait4(process.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    return time.monotonic() - start, usage.ru_maxrss * 1024
+def until_the_first_batch(root: Path) -> tuple[float, int]:
+    """Seconds of a process of its own, without its imports, and its largest resident memory in bytes."""
+    return in_a_process(f"first_batch({str(root)!r})")
 
 
-def index_of_many(count: int) -> tuple[float, int]:
-    """Seconds to keep and to read a list of so many entries, and the memory of a process that does."""
-    code = f"from benchmarks.large_folder import keep_and_read; keep_and_read({count})"
+def in_a_process(call: str) -> tuple[float, int]:
+    code = f"from benchmarks import large_folder; large_folder.{call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, memory = done.stdout.split()
     return float(seconds), int(memory)
 
 
-def keep_and_read(count: int) -> None:
-    from cfol_fast.data.listing import Listing
-    from cfol_fast.data.stream import index as index_module
+def first_batch(root: str) -> None:
+    """The list, mean and deviation, digests, and one batch: what comes before a run's first step."""
+    generator = torch.Generator().manual_seed(0)
+    start = time.monotonic()
+    found = data.load("folder", root, source="stream", size=SIDE, progress=False)
+    content.describe(found)
+    source = data.source_of(found.train, 1, size=found.size)
+    drawn = torch.randint(0, len(found.train), (64,), generator=generator)
+    for _ in source.feed(lambda: drawn, 1):
+        print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
+
+def keep_and_read(count: int) -> None:
     rng = np.random.default_rng(0)
     labels = np.sort(rng.integers(0, IMAGENET_CLASSES, count)).tolist()
     paths = [f"train/n{label:08}/n{label:08}_{number}.JPEG" for number, label in enumerate(labels)]
