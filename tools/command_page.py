@@ -8,7 +8,8 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from cfol_fast.commands.main import COMMANDS, OneLineParser
+from cfol_fast.commands.main import COMMANDS
+from cfol_fast.commands.one_line_parser import OneLineParser
 
 HEAD = """\
 # Commands

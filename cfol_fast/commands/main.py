@@ -16,11 +16,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cfol_fast import memory, processes
 from cfol_fast._version import __version__
 from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
+from cfol_fast.commands.one_line_parser import OneLineParser
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.plugins import load_plugins
 
@@ -86,18 +86,6 @@ VARIABLES = {
     *("CFOL_CUDA", "CFOL_CUDA_ARCHITECTURES", "CFOL_CUDA_COMPILER", "CFOL_NO_APT", "CFOL_NO_NVCC_WHEEL"),
     *("CFOL_WITH_CUDA", "CFOL_NATIVE_SIDE", "CFOL_TEST_CACHE", "CFOL_TEST_MARKER"),
 }
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """argparse, but a mistake is one line and not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        # "argument --threads: must be ..." reads better without argparse's first word.
-        message = message.removeprefix("argument ").replace(": must be", " must be", 1)
-        # Every process of a job reads the same options.
-        if processes.rank_and_size()[0] == 0:
-            print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -153,7 +153,7 @@ def test_options_come_before_set_and_both_before_the_file(capsys, tmp_path):
 
 
 BAD = [
-    (["tarin"], "invalid choice: 'tarin'"),
+    (["tarin"], "unknown command 'tarin'; did you mean 'train'?"),
     (["train"], "which METHOD?"),
     (["train", "cfoll"], "did you mean 'cfol'"),
     (["train", "cfol", "--dataset", "cifar11"], "did you mean 'cifar10'"),
