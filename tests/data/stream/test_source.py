@@ -257,3 +257,18 @@ def test_nvjpeg_is_refused_without_a_gpu(photos: Path) -> None:
     found = load(photos, size=16, decode="nvjpeg")
     with pytest.raises(InputError, match="decodes on an NVIDIA GPU, and the run is on cpu"):
         data.source_of(found.train, size=(16, 16))
+
+
+@pytest.mark.parametrize("where", ["val", "elsewhere"])
+def test_a_hold_out_of_the_user_s_own_is_the_resident_source_s(tmp_path: Path, where: str) -> None:
+    root, other = write(tmp_path / "photos"), write(tmp_path / "others", per_class=3)
+    folder = other / "train"
+    if where == "val":
+        folder = folder.rename(root / "val")
+    options = {"size": 16, "holdout_folder": "val" if where == "val" else str(folder)}
+    stream, resident = load(root, **options), load(root, "resident", **options)
+    assert isinstance(stream.holdout, data.StreamSet)
+    assert isinstance(resident.holdout, data.ImageSet)
+    assert len(stream.holdout) == len(resident.holdout) == 6
+    assert all(torch.equal(stream.holdout.image(i), resident.holdout.image(i)) for i in range(6))
+    assert content.records(content.describe(stream)) == content.records(content.describe(resident))
