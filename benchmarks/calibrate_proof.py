@@ -1,5 +1,5 @@
 """`python -m benchmarks.calibrate_proof [NETWORK ...] [--images N]`: how far apart right networks are, which
-sets the limits of `attacks.proof`.
+sets the limits of `frozen.proof`.
 
 For every network: the largest relative errors over the images, of logits and of input gradients, fast against
 plain, and the share of the images whose gradient is off by more than the limit. Weights are fresh ones with
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import load, models
-from cfol_fast.attacks import proof
-from cfol_fast.attacks.choices import deciding_nothing
-from cfol_fast.attacks.frozen import evaluation_mode
-from cfol_fast.attacks.tracing import record_for
+from cfol_fast.frozen import evaluation_mode, proof
+from cfol_fast.frozen.autotune import deciding_nothing
+from cfol_fast.frozen.tracing import record_for
 
 NETWORKS = (
     "demo-cnn",

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.rows import Row, at_most, main
 from benchmarks.steps import OurStep, Problem, UsualStep
-from cfol_fast.attacks import cudnn
+from cfol_fast.frozen import cudnn
 from cfol_fast.training.capture import WARM_UP, CapturedStep
 
 # Launches of the native ops that have more than one (csrc/cuda): most advance a random state by a kernel of
@@ -33,7 +33,7 @@ LAUNCHES = {
     "cfol_fast.pgd_start": 2,
 }
 
-# cuDNN's, each one launch (attacks/cudnn.py).
+# cuDNN's, each one launch (frozen/cudnn.py).
 FUSED = (torch.ops.aten.cudnn_convolution_relu.default, torch.ops.aten.cudnn_convolution_add_relu.default)
 
 

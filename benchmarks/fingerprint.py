@@ -12,7 +12,7 @@ from benchmarks.rows import Row, at_most, main
 from benchmarks.steps import DEMO, RESNET, tiny_of
 from benchmarks.timing import interleaved
 from cfol_fast import PGD
-from cfol_fast.attacks.fingerprint import fingerprint, named
+from cfol_fast.frozen import fingerprint, named
 
 # A share of the attack.
 MOST = 0.002

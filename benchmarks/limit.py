@@ -22,13 +22,13 @@ from benchmarks.rows import Row, at_most, main, seconds
 from benchmarks.steps import DEMO, RESNET, Problem, tiny_of
 from benchmarks.timing import Timing, interleaved
 from cfol_fast import PGD, ops
-from cfol_fast.attacks import heap
-from cfol_fast.attacks.convolution import FrozenConvolution
+from cfol_fast.frozen import heap
+from cfol_fast.frozen.convolution import FrozenConvolution
 
 LAYOUTS = {"nhwc": torch.channels_last, "nchw": torch.contiguous_format}
 FORWARD, BACKWARD = "forward", "input gradient"
 WINOGRAD = "Winograd's sums"
-# As in cfol_fast.attacks.convolution: what our op is for.
+# As in cfol_fast.frozen.convolution: what our op is for.
 FEW_CHANNELS = 4
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.timing import Timing
-from cfol_fast.attacks import choices
+from cfol_fast.frozen import autotune
 
 AT_LEAST, AT_MOST = ">=", "<="
 # Follows the name of the peer that a target is about.
@@ -164,7 +164,7 @@ def main(measure: Measure) -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     args = parser.parse_args()
     # All layers race in the warm-up; a user's processes share the work.
-    choices.BUDGET = math.inf
+    autotune.BUDGET = math.inf
     rows = measure(args.tiny)
     show(rows)
     if args.json:

@@ -75,7 +75,7 @@ def packages(state: dict[str, Any]) -> dict[str, str | None]:
 
 
 def chosen_in(cache: Path) -> dict[str, str]:
-    """Layer: the way that its race chose, by the files that cfol_fast.attacks.choices keeps."""
+    """Layer: the way that its race chose, by the files that cfol_fast.frozen.autotune keeps."""
     found: dict[str, str] = {}
     for file in sorted(cache.glob("cfol_fast/choices-*.json")):
         found |= json.loads(file.read_text())["choices"]

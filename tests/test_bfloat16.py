@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cfol_fast import PGD, machine
-from cfol_fast.attacks import convolution, frozen
 from cfol_fast.commands import doctor, main
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import convolution, network
 from cfol_fast.machine import CpuBfloat16
 from tests.attacks.small_models import EPS, trained
 
@@ -118,7 +118,7 @@ def test_float32_asks_no_probe(monkeypatch):
 
     for module in (convolution, machine):
         monkeypatch.setattr(module, "cpu_bfloat16", probe)
-    monkeypatch.setattr(frozen, "bfloat16_trouble", probe)
+    monkeypatch.setattr(network, "bfloat16_trouble", probe)
     model, x, y = trained()
     PGD(model, EPS, steps=1)(x[:4], y[:4])
 

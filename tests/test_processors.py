@@ -25,8 +25,8 @@ SELECTION = [
 ]
 FILES = [
     "tests/attacks/test_active_set.py",
-    "tests/attacks/test_folding.py",
-    "tests/attacks/test_own_gradients.py",
+    "tests/frozen/test_folding.py",
+    "tests/frozen/test_own_gradients.py",
     "tests/attacks/test_pgd.py",
     "tests/evaluation/test_evaluate.py",
     "tests/native/test_augment.py",

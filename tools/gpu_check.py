@@ -186,7 +186,7 @@ def fused_convolutions(device: str = "cuda:0") -> dict[str, bool]:
     """
     import torch
 
-    from cfol_fast.attacks import cudnn
+    from cfol_fast.frozen import cudnn
 
     return {str(dtype): cudnn.fuses(torch.device(device), dtype) for dtype in cudnn.TOLERANCE}
 

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from cfol_fast.attacks.attack import Attack, NoAttack, Slots
-from cfol_fast.attacks.frozen import how
 from cfol_fast.attacks.pgd import FGSM, NFGSM, PGD, TRADES
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import how
 
 KINDS: dict[str, type[Attack]] = {kind.kind: kind for kind in (PGD, TRADES, FGSM, NFGSM, NoAttack)}
 

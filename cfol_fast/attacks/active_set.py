@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast.attacks.attack import Radius
-from cfol_fast.attacks.frozen import frozen, minds_layout
 from cfol_fast.attacks.pgd import PGD, in_dtype, like, logits_of
+from cfol_fast.frozen import frozen, minds_layout
 from cfol_fast.machine import changing_shapes
 
 # The sizes of the active set on a GPU, as shares of the batch.

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import ops
-from cfol_fast.attacks.frozen import frozen
-from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.attacks.pixels import can_be_read, check_labels, check_pixels, flag_pixels
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import frozen, logits_in
 from cfol_fast.machine import changing_shapes
 
 # One number, or (B,) with one for each example.

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 
 from cfol_fast import ops
 from cfol_fast.attacks.attack import Attack, Radius, Slots, check_radius, describe_radius
-from cfol_fast.attacks.frozen import Network, frozen, minds_layout
 from cfol_fast.attacks.losses import LOSSES
-from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.attacks.pixels import check_largest
-from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import Network, described, frozen, logits_in, minds_layout, paused, precision_told
 from cfol_fast.ops.pgd import NORMS
 
 

@@ -117,7 +117,7 @@ def _native() -> dict[str, Any]:
 
 
 def _choices() -> dict[str, Any]:
-    from cfol_fast.attacks.choices import choices
+    from cfol_fast.frozen import choices
 
     return choices().summary()
 

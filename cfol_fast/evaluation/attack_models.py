@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks import Attack
-from cfol_fast.attacks.frozen import bare, evaluation_mode
-from cfol_fast.attacks.outputs import logits_in
-from cfol_fast.attacks.proof import put_back, random_states
 from cfol_fast.evaluation.autoattack import AutoAttack
+from cfol_fast.frozen import bare, evaluation_mode, logits_in, put_back_random_states, random_states
 
 # Relative difference between the logits of the model and of the attack's own, beyond which they are two
 # models.
@@ -115,7 +113,7 @@ def _same(own: nn.Module, model: nn.Module, x: Tensor, logits: Tensor) -> bool |
     except Exception:
         return None
     finally:
-        put_back(states)
+        put_back_random_states(states)
     if not isinstance(theirs, Tensor) or theirs.shape != logits.shape:
         return None
     mine, limit = logits.float(), SAME_MODEL.get(logits.dtype, SAME_IN_LOWER_PRECISION)

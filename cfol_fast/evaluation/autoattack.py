@@ -26,13 +26,19 @@ from torch import Tensor, nn
 
 from cfol_fast import atomic
 from cfol_fast.attacks.attack import check_radius
-from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.frozen import Network, bare, decide_for_all, evaluation_mode, frozen
-from cfol_fast.attacks.outputs import logits_in
-from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.rows import Rows, check_complete
 from cfol_fast.evaluation.sharing import fingerprint, model_fingerprint, one_round
+from cfol_fast.frozen import (
+    Network,
+    bare,
+    choices,
+    decide_for_all,
+    evaluation_mode,
+    frozen,
+    logits_in,
+    paused,
+)
 from cfol_fast.machine import versions
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs.json_files import read_object

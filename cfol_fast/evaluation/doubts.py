@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks import PGD
-from cfol_fast.attacks.outputs import logits_in
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
+from cfol_fast.frozen import logits_in
 from cfol_fast.ranks import Ranks
 
 # What is counted in each pass: images with logits that are not finite, images whose loss the attack raised;

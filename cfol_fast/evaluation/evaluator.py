@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from cfol_fast import attacks as attack_kinds
 from cfol_fast import ops
 from cfol_fast.attacks.active_set import attack_survivors
-from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.data.classes import InModelOrder, places
 from cfol_fast.data.source import Batch
@@ -47,6 +45,7 @@ from cfol_fast.evaluation.readers import LoaderSource
 from cfol_fast.evaluation.result import Evaluation
 from cfol_fast.evaluation.rows import Rows, batches_of, check_complete
 from cfol_fast.evaluation.sharing import RandomStates, check_same_work, one_round, over_batches
+from cfol_fast.frozen import choices, evaluation_mode
 from cfol_fast.ranks import Ranks
 from cfol_fast.runs.metrics import FLOOR
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from cfol_fast.attacks.outputs import described, logits_in, precision_told
 from cfol_fast.data.source import Source, TensorSource
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.readers import LoaderSource, loader_in
+from cfol_fast.frozen import described, logits_in, precision_told
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.user_input import shorten
 

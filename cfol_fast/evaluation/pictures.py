@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.attacks.pixels import check_pixels
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.evaluator import attack_images, make_attack
 from cfol_fast.evaluation.inputs import as_source, logits_of
+from cfol_fast.frozen import evaluation_mode
 
 
 def gallery(model: nn.Module, source: Any, attack: Any, class_index: int, n: int = 6) -> dict[str, Any]:

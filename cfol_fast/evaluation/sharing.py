@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast.attacks.attack import Attack
-from cfol_fast.attacks.frozen import bare, count_attacks, decide_for_all
 from cfol_fast.attacks.pgd import PGD
-from cfol_fast.attacks.proof import paused
 from cfol_fast.data.source import Batch, Source, every_nth_batch
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
 from cfol_fast.evaluation.readers import loader_in
+from cfol_fast.frozen import bare, count_attacks, decide_for_all, paused
 from cfol_fast.ranks import Ranks
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.errors import InputError, Stopped, TrainingFailed, one_line
+from cfol_fast.frozen import evaluation_mode
 from cfol_fast.progress import is_heard
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics import METRICS

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 
 from cfol_fast import data
-from cfol_fast.attacks.fingerprint import fingerprint, named
-from cfol_fast.attacks.names import Named
-from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError, one_line
+from cfol_fast.frozen import Named, fingerprint, named, paused
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.training.batches import TrainingBatch, TrainingBatches
 from cfol_fast.training.step import Step

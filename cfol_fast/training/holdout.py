@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cfol_fast import attacks, objectives
-from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.data.source import Batch, Source
 from cfol_fast.evaluation.rows import Rows, batches_of
 from cfol_fast.evaluation.sharing import RandomStates, over_batches
+from cfol_fast.frozen import evaluation_mode
 from cfol_fast.policies import EpochFacts, Need
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.metrics_log import Row

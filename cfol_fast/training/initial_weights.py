@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cfol_fast.attacks.frozen import evaluation_mode
 from cfol_fast.data.classes import order_as_text, places
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation import foreign_weights
+from cfol_fast.frozen import evaluation_mode
 from cfol_fast.models.head import last_linear
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.runs.json_files import made_from

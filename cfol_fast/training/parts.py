@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast import methods, processes, theory
-from cfol_fast.attacks.choices import choices
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import choices
 from cfol_fast.machine import bfloat16_trouble, precision_in_words
 from cfol_fast.models.summary import in_words
 from cfol_fast.progress import Progress

@@ -22,10 +22,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cfol_fast import attacks, objectives
-from cfol_fast.attacks.choices import choices
-from cfol_fast.attacks.frozen import agree
-from cfol_fast.attacks.proof import paused
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import agree, choices, paused
 from cfol_fast.objectives.objective import Terms
 from cfol_fast.ranks import Ranks
 from cfol_fast.training.batches import TrainingBatch

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from cfol_fast import ops, theory
-from cfol_fast.attacks import tracing
-from cfol_fast.attacks.choices import choices
 from cfol_fast.errors import InputError, TrainingFailed
+from cfol_fast.frozen import adopt_proof, choices, proof_outcome
 from cfol_fast.machine import arithmetic, check_same_arithmetic
 from cfol_fast.progress import Stopwatch
 from cfol_fast.ranks import Ranks
@@ -168,7 +167,7 @@ class RunState:
             arithmetic=arithmetic(device, self.config.compile, self.config.deterministic),
             choices=choices().chosen,
             # Of the attack's fast network: a proof that failed must not be made again by chance.
-            proof=tracing.outcome(self.step.model),
+            proof=proof_outcome(self.step.model),
             # Dropout draws from torch's own generators, where a model has it.
             torch_rng=torch.get_rng_state(),
             cuda_rng=torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -195,7 +194,7 @@ class RunState:
         before = stored.run
         assert before is not None
         self.step.model.load_state_dict(stored.model)
-        tracing.adopt(self.step.model, before.proof)
+        adopt_proof(self.step.model, before.proof)
         for name, part in self.parts().items():
             part.load_state_dict(getattr(before, name))
         if self.ensemble is not None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from cfol_fast import attacks
 from cfol_fast.attacks import FGSM, NFGSM, PGD, TRADES
-from cfol_fast.attacks.frozen import frozen
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import frozen
 from tests.attacks.small_models import EPS, SmallNet, Trained, images
 
 

@@ -16,6 +16,7 @@ from cfol_fast import attacks, evaluate, ops
 from cfol_fast.attacks.active_set import attack_survivors
 from cfol_fast.attacks.pixels import can_be_read, check_pixels, flag_pixels
 from cfol_fast.errors import InputError
+from cfol_fast.frozen import paused
 from tests.attacks.small_models import EPS, SmallNet, Trained, images
 
 every_attack = pytest.mark.parametrize("kind", attacks.KINDS)
@@ -112,6 +113,7 @@ def test_the_flag_says_the_same_as_the_error(spoil: Callable[[Tensor], Tensor]) 
 class Counting(TorchDispatchMode):
     """Counts the values that are read back from the device."""
 
+    only_watches = True
     reads = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -122,8 +124,10 @@ class Counting(TorchDispatchMode):
 def test_where_values_must_not_be_read_a_flag_is_set_instead() -> None:
     x, y = images(4, 0)
     attack = attacks.PGD(SmallNet(), EPS, steps=1)
-    with Counting() as counting:
+    # As while a step is captured: the proof of the fast network, which reads, is made before.
+    with Counting() as counting, paused():
         attack(x * 255, y)
+        assert attacks.how(attack.model) == "fast"
     assert counting.reads == 0
     assert "outside [0, 1]" in ops.fault_messages(int(attack.fault))[0]
 

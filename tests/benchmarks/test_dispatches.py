@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from benchmarks.dispatches import LAUNCHES, Counted, dispatched, with_graph
 from benchmarks.steps import OurStep, Problem
 from cfol_fast import ClassSampler, models
-from cfol_fast.attacks.frozen import frozen
+from cfol_fast.frozen import frozen
 
 
 @pytest.mark.parametrize(("bias", "launches"), [(None, 1), (torch.zeros(4, device="meta"), 2)])

@@ -350,7 +350,7 @@ def test_the_doctor_tells_what_was_built_and_what_is_missing(capsys):
 
 @pytest.mark.slow
 def test_the_doctor_prints_the_way_of_each_layer(capsys):
-    from cfol_fast.attacks.choices import Choices, using
+    from cfol_fast.frozen.autotune import Choices, using
 
     chosen = Choices()
     chosen.settle("layout of 4x8x8", "channels_last")

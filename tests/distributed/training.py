@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from cfol_fast import processes
-from cfol_fast.attacks.choices import Choices, using
 from cfol_fast.errors import Stopped, TrainingFailed
+from cfol_fast.frozen.autotune import Choices, using
 from cfol_fast.methods import METHODS
 from cfol_fast.progress import Stopwatch
 from cfol_fast.runs.config import TrainConfig

@@ -17,10 +17,10 @@ from cfol_fast import data, models
 from cfol_fast.commands import main as cli
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import adopt_published, load_weights, published_model
-from tests.attacks.gradients import check_attack_gradient
 from tests.attacks.small_models import awaken
-from tests.attacks.test_runs_fast import check_fast
 from tests.data import published_files
+from tests.frozen.gradients import check_attack_gradient
+from tests.frozen.test_runs_fast import check_fast
 from tests.training import tiny
 
 TINY = ["--set=steps_per_epoch=2", "--set=batch_size=8", "--set=attack.steps=1", "--set=test.steps=1"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cfol_fast import data
-from cfol_fast.attacks import cudnn
+from cfol_fast.frozen import cudnn
 from cfol_fast.training import parts
 from cfol_fast.training.capture import WARM_UP
 from tests.training import tiny

@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
 from cfol_fast import machine
-from cfol_fast.attacks import cudnn
+from cfol_fast.frozen import cudnn
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.optimizers import DeviceRateSGD
 from tests.training.tiny import QUICK, new_trainer, use_few_images

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cfol_fast.attacks.choices import FORMAT, Choices, machine, using
 from cfol_fast.errors import InputError
+from cfol_fast.frozen.autotune import FORMAT, Choices, machine, using
 from cfol_fast.runs import checkpoints
 from tests.training import tiny
 

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from cfol_fast.attacks.proof import paused
+from cfol_fast.frozen import paused
 from cfol_fast.methods import METHODS
 from cfol_fast.policies import EpochFacts
 from tests.training.replaying import Trace, tensors
