@@ -79,10 +79,13 @@ class Method:
         for name, value in (given or {}).items():
             if name not in merged:
                 raise InputError(f"{self.name} has no parameter {name!r}{did_you_mean(name, merged)}")
-            parsed = parse_parameter(value)
-            # A word that is read as no value at all.
-            merged[name] = "none" if parsed is None and isinstance(merged[name], str) else parsed
+            merged[name] = self.as_parameter(name, value)
         return merged
+
+    def as_parameter(self, name: str, value: Any) -> Any:
+        """The value of a parameter from its text; "none" is a word where the parameter takes words."""
+        found = parse_parameter(value)
+        return "none" if found is None and isinstance(self.defaults.get(name), str) else found
 
     @staticmethod
     def _for_own_data(defaults: Params, given: Params) -> dict[str, Any]:

@@ -43,6 +43,8 @@ def careless(text: str) -> list[str]:
         for name, call in calls(tree)
         if (name in NEED_A_DEVICE or name in NEED_AN_ARGUMENT) and not call.args and not call.keywords
     ]
+    if "torch.cuda" not in text:
+        return found
     # event.record() records on the current device's stream.
     found += [
         ast.unparse(node)

@@ -69,7 +69,14 @@ def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         values[key] = given.get(key, chosen.default)
         if chosen.follows and values[key] is None:
             raise InputError(f"it has no value of {key}, so it is not complete")
+    # --help imports this module, and does without torch.
+    from cfol_fast.methods import METHODS
+
     values[PARAMS] = parameters(given)
+    if method := METHODS.get(values["method"]):
+        values[PARAMS] = Parameters(
+            {name: method.as_parameter(name, value) for name, value in values[PARAMS].items()}
+        )
     return values
 
 

@@ -198,6 +198,8 @@ def test_a_run_of_version_0_2_is_read_unless_it_used_a_setting_that_is_gone(tmp_
     def with_data(**settings):
         tree = to_dict(tiny.tiny_config(tmp_path))
         tree["data"] |= settings
+        # It came after 0.2.
+        del tree["data"]["decode"]
         (tmp_path / "config.json").write_text(json.dumps(tree))
         return run_folder.read_config(tmp_path)
 
