@@ -63,6 +63,9 @@ COMMANDS = {
             " numbers"
         ),
     ),
+    "methods": ("cfol_fast.commands.methods", "list the training methods"),
+    "models": ("cfol_fast.commands.models", "list the networks"),
+    "datasets": ("cfol_fast.commands.datasets", "list the data sets"),
     "data": (
         "cfol_fast.commands.data",
         "write a data set to an FFCV file, for data that does not fit on the device",
@@ -70,7 +73,7 @@ COMMANDS = {
 }
 
 # What several processes, as torchrun starts them, would each do again.
-ONE_PROCESS = ("compare", "data", "demo", "offsets", "reproduce")
+ONE_PROCESS = ("compare", "data", "datasets", "demo", "methods", "models", "offsets", "reproduce")
 
 # What the operating system answers to a mistake in a program. All else that it refuses is about files, limits
 # or the network.

@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 parser.add_argument(flag, dest=key, action="store_true", default=None, help=chosen.help)
             case (flag, metavar):
                 parser.add_argument(flag, dest=key, metavar=metavar, help=chosen.help)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with the same keys as config.json")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML or JSON file of settings, such as the output of --print-config or a run's config.json",
+    )
     parser.add_argument(
         "--set",
         dest="assignments",
@@ -205,7 +209,7 @@ def open_settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the run folder says when a run is resumed, then the file, then the options, then --set."""
     from cfol_fast.models import check_named
     from cfol_fast.runs import run_folder
-    from cfol_fast.runs.open_settings import assignment, merged, of_toml
+    from cfol_fast.runs.open_settings import assignment, merged, of_file
 
     options = vars(args)
     if args.resume and args.config is None and args.method is None and options["out"] is None:
@@ -216,7 +220,7 @@ def open_settings(args: argparse.Namespace) -> dict[str, Any]:
         args.resume is True or (args.resume and (folder / run_folder.CONFIG).exists())
     ):
         stored = run_folder.read_config(folder).given
-    in_files = merged(stored, {} if args.config is None else of_toml(args.config))
+    in_files = merged(stored, {} if args.config is None else of_file(args.config))
     words = {
         key: options[key] for key, chosen in settings().items() if chosen.flag and options[key] is not None
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import settings
+from cfol_fast.runs.json_files import read_object
 from cfol_fast.runs.spec import Parameters, Setting
 from cfol_fast.runs.toml_files import read_toml
 from cfol_fast.user_input import (
@@ -57,9 +58,25 @@ def assignment(text: str) -> dict[str, str]:
     return {key.strip(): value.strip()}
 
 
-def of_toml(path: str | Path) -> dict[str, Any]:
-    """What a TOML file sets; keys as in `config.json`, fractions as strings (`eps = "8/255"`)."""
-    return merged(read_toml(Path(path)))
+def of_file(path: str | Path) -> dict[str, Any]:
+    """What a file sets: TOML, or JSON as `--print-config` and a run's config.json have it.
+
+    The keys are those of `config.json`, and fractions are strings (`eps = "8/255"`).
+    """
+    file = Path(path)
+    return merged(read_object(file) if _is_json(file) else read_toml(file))
+
+
+def _is_json(file: Path) -> bool:
+    """By its content, since `--print-config > FILE` has any name: no TOML file begins with a brace."""
+    if file.suffix == ".json":
+        return True
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return stream.read(1000).lstrip().startswith("{")
+    except (OSError, UnicodeDecodeError):
+        # The reader of TOML says what is wrong.
+        return False
 
 
 def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

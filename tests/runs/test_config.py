@@ -13,7 +13,7 @@ import cfol_fast as cf
 from cfol_fast.errors import InputError
 from cfol_fast.runs.config import TrainConfig, by_path, settings, to_dict
 from cfol_fast.runs.defaults import holdout_label
-from cfol_fast.runs.open_settings import assignment, merged, of_toml
+from cfol_fast.runs.open_settings import assignment, merged, of_file
 
 
 def given(*texts: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_toml_file_sets_the_same_fields(tmp_path):
     path.write_text(
         'method = "erm"\nepochs = 3\n[attack]\neps = "8/255"\n[params]\neta = 1e-4\n[data]\nholdout = 0.1\n'
     )
-    assert of_toml(path) == {
+    assert of_file(path) == {
         "method": "erm",
         "epochs": 3,
         "attack.eps": 8 / 255,
@@ -111,12 +111,12 @@ def test_a_toml_file_with_a_mistake_is_refused(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[atack]\neps = 0.1\n")
     with pytest.raises(InputError, match="unknown configuration group 'atack'; did you mean 'attack'"):
-        of_toml(path)
+        of_file(path)
     path.write_text("epochs = = 3")
     with pytest.raises(InputError, match="is not TOML"):
-        of_toml(path)
+        of_file(path)
     with pytest.raises(InputError, match="no file"):
-        of_toml(tmp_path / "none.toml")
+        of_file(tmp_path / "none.toml")
 
 
 def test_every_setting_can_be_given_by_its_path_or_in_its_group():
