@@ -235,11 +235,3 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:
     """JSON with a final newline; NaN is refused, because most readers of JSON would refuse it."""
     write_text(path, json.dumps(obj, indent=2, allow_nan=False) + "\n")
-
-
-def save_torch(path: str | os.PathLike[str], obj: Any) -> None:
-    """Tensors and plain values only: `torch.load(..., weights_only=True)` must be able to read it back."""
-    import torch
-
-    with replacing(path) as file:
-        torch.save(obj, file)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from cfol_fast import atomic
+from cfol_fast.runs import checkpoints
 
 
 def test_a_file_is_replaced_in_one_go(tmp_path):
@@ -43,13 +44,6 @@ def test_nan_is_not_json(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         atomic.write_json(tmp_path / "a.json", {"a": float("nan")})
     assert os.listdir(tmp_path) == []
-
-
-def test_tensors_come_back_without_pickled_code(tmp_path):
-    atomic.save_torch(tmp_path / "a.pt", {"w": torch.arange(3), "step": 7})
-    state = torch.load(tmp_path / "a.pt", weights_only=True)
-    assert state["step"] == 7
-    assert torch.equal(state["w"], torch.arange(3))
 
 
 def test_a_result_is_as_readable_as_any_file(tmp_path):
@@ -110,6 +104,7 @@ def test_a_folder_in_the_way_is_named(tmp_path):
 WRITE_AND_DIE = """
 import os, signal, sys
 from cfol_fast import atomic
+from cfol_fast.runs import checkpoints
 with atomic.replacing(sys.argv[1]) as file:
     file.write(b"half of it")
     file.flush()
@@ -169,14 +164,14 @@ def room_for(size: int):
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_a_full_disk_names_the_file_and_says_how_much_is_free(tmp_path, size):
     path = tmp_path / "a.pt"
-    atomic.save_torch(path, {"step": 1})
+    checkpoints.write(path, {"step": 1})
     state = {"w": torch.zeros(100_000)}
     with room_for(size), pytest.raises(OSError, match=r"MiB are free") as caught:
-        atomic.save_torch(path, state)
+        checkpoints.write(path, state)
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert os.listdir(tmp_path) == ["a.pt"]
-    atomic.save_torch(path, state)
+    checkpoints.write(path, state)
 
 
 def test_a_failing_disk_names_the_file(tmp_path):

@@ -63,9 +63,12 @@ def test_a_type_checker_knows_every_public_name_and_finds_a_misspelt_argument(tm
     [
         (
             sampling.ClassSampler(torch.arange(6) % 3, eta=0.25),
-            "ClassSampler(n=6, num_classes=3, eta=0.25, gamma=0.5, device='cpu')",
+            "ClassSampler(n=6, num_classes=3, eta=0.25, gamma=0.5, draws=180, device='cpu')",
         ),
-        (sampling.ExampleSampler(6), "ExampleSampler(n=6, eta=1e-07, gamma=0.5, device='cpu')"),
+        (
+            sampling.ExampleSampler(6, eta=0.125),
+            "ExampleSampler(n=6, eta=0.125, gamma=0.5, draws=180, device='cpu')",
+        ),
         (sampling.UniformSampler(6), "UniformSampler(n=6, device='cpu')"),
         (sampling.FixedClassSampler([0, 1]), "FixedClassSampler(n=2, num_classes=2, device='cpu')"),
     ],

@@ -83,7 +83,7 @@ def draw(hero: Hero, colours: Colours) -> str:
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    look = {
+    look: dict[Any, Any] = {
         "svg.hashsalt": "cfol_fast",
         "font.size": 9,
         "text.color": colours.text,

@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         help=(
-            "for weights of others: one of ours, torchvision:NAME or timm:NAME (default: recognised by its"
+            "for weights of others: torchvision:NAME, timm:NAME or one of ours (ours are recognised by their"
             " layers); a model that is your own code, package.module:factory, has to be named for a run as"
             " well"
         ),

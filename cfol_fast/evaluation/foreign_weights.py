@@ -144,8 +144,8 @@ def load_weights(
 ) -> nn.Module:
     """The network `model` with the weights of the file, in eval mode, for pixels in [0, 1].
 
-    model: a name of `models.create`; without it, the one that the file names or whose layers it has, see
-    `recognise`.
+    model: a name of `models.create`; without it, the one that the file names, or the one of ours whose layers
+    it has.
     mean, std: what the network was trained with, see `normalisation`; refused where the file has them.
     Without them a library's model takes those of the library's own weights, and every other is refused.
     """
@@ -155,37 +155,25 @@ def load_weights(
     classes = num_classes or found
     if classes is None:
         raise InputError(f"{path}: the number of classes cannot be seen from its layers; give it")
-    name = model or said or _recognise(path, weights, found or classes, image_size, in_channels)
+    name = model or said or _recognise(weights, found or classes, image_size, in_channels)
     if name is None:
         raise InputError(
-            f"{path} fits none of our networks ({', '.join(models.names())}) and none of"
-            f" torchvision's{models.timm_searched()}: name its network with --model (timm:NAME,"
-            " torchvision:NAME, package.module:factory)"
+            f"{path} does not say which network it is, and fits none of ours ({', '.join(models.names())}):"
+            " name it with --model (timm:NAME, torchvision:NAME, package.module:factory)"
         )
     network = models.create(name, classes, image_size, in_channels)
-    adopt(
-        network,
-        weights,
-        f"{path} is not a {name} with {classes} classes{other_family(name, weights)}",
-        ema=ema,
-    )
+    complaint = f"{path} is not a {name} with {classes} classes{other_family(name)}"
+    adopt(network, weights, complaint, ema=ema)
     settle_normalisation(network, weights, str(path), name, mean, std)
-    if name not in (model, said) and models.library_name(name):
-        # timm has networks with the layers of torchvision's that compute something else.
-        warnings.warn(
-            f"{path} does not say which network it is: its layers are those of {name} (--model says"
-            " otherwise)",
-            stacklevel=2,
-        )
     if names is not None and len(names) == classes:
         network.classes = names  # type: ignore[assignment]
     return network.eval()
 
 
-def other_family(name: str, weights: Mapping[str, Tensor]) -> str:
-    """The end of a complaint about weights that are torchvision's, where ours have the same name."""
-    found = models.name_today(name, [f"net.{layer.removeprefix('module.')}" for layer in weights])
-    return "" if found == name else f" (torchvision's is {found})"
+def other_family(name: str) -> str:
+    """The end of a complaint about weights that may be torchvision's, where ours have the same name."""
+    theirs = models.namesake(name)
+    return f" (torchvision's network of that name is {theirs})" if theirs else ""
 
 
 def published_model(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
@@ -358,9 +346,7 @@ def _prefix(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], ema: bo
     return max(order, key=lambda prefix: sum(prefix + name in weights for name in wanted))
 
 
-def _recognise(
-    path: Path, weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int
-) -> str | None:
+def _recognise(weights: Mapping[str, Tensor], classes: int, image_size: int, in_channels: int) -> str | None:
     """The network that the file fits, found with networks that have shapes but no numbers."""
 
     def fits(name: str) -> bool:
@@ -371,10 +357,7 @@ def _recognise(
             return False
         return True
 
-    try:
-        return recognise(weights, fits)
-    except InputError as error:
-        raise InputError(f"{path} does not say which network it is: {error}") from None
+    return recognise(weights, fits)
 
 
 def classes_of(weights: Mapping[str, Tensor]) -> int | None:

@@ -114,7 +114,7 @@ class Recorder(fx.Tracer):
         own = type(m).forward.__module__.startswith("torch.nn.modules.") and not isinstance(m, nn.Sequential)
         return own or super().is_leaf_module(m, module_qualified_name)
 
-    def record(self, otherwise: bool = False) -> fx.Graph:
+    def graph_of_pass(self, otherwise: bool = False) -> fx.Graph:
         """The graph of `model(x)`; what else the forward pass takes keeps its defaults.
 
         otherwise: with gradients and autocast the other way round. A model that asks for them has another

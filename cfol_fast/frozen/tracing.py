@@ -233,11 +233,11 @@ def _trace(model: nn.Module) -> Plan | str:
     """The plan, or in words why there is none."""
     try:
         tracer = Recorder(model)
-        graph = tracer.record()
+        graph = tracer.graph_of_pass()
         shown = str(graph)
         # A forward pass that takes random decisions in Python, remembers the pass before, or asks for modes
         # gives two different traces.
-        if shown != str(tracer.record(otherwise=True)):
+        if shown != str(tracer.graph_of_pass(otherwise=True)):
             return "two passes of its forward pass are not the same"
         if (name := tracer.changed()) is not None:
             return f"its forward pass changes its attribute {name}"

@@ -98,8 +98,7 @@ class SamplerTrainer(Trainer):
                 raise InputError(
                     f"{found} has no {FILE}: it was saved without the sampler; resume from another checkpoint"
                 )
-            # A file of before had no digest, and is checked by the zip's own sums.
-            state, _ = checkpoints.read_state(file)
+            state = checkpoints.read_state(file)
             with made_from(file):
                 self.learning.sampler.load_state_dict(state)
         return super().train(resume_from_checkpoint, *args, **options)

@@ -1,15 +1,15 @@
 """Image classifiers for robust training; see `create`."""
 
 from cfol_fast.models.factories import check_named
-from cfol_fast.models.libraries import Published, timm_names, timm_searched, torchvision_names
+from cfol_fast.models.libraries import Published
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import (
     create,
     create_without_numbers,
     library_name,
-    name_today,
     names,
+    namesake,
     published,
     published_weights,
     register,
@@ -24,13 +24,10 @@ __all__ = [
     "create",
     "create_without_numbers",
     "library_name",
-    "name_today",
     "names",
+    "namesake",
     "published",
     "published_weights",
     "register",
     "registered_names",
-    "timm_names",
-    "timm_searched",
-    "torchvision_names",
 ]

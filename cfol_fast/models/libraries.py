@@ -4,8 +4,7 @@ them.
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,24 +107,6 @@ def torchvision_names() -> list[str]:
     import torchvision
 
     return torchvision.models.list_models(module=torchvision.models)
-
-
-def timm_names(modules: Iterable[str]) -> list[str]:
-    """timm's models of these modules, with their prefix; none where timm is not installed."""
-    try:
-        import timm
-    except ImportError:
-        return []
-    # A module that another version of timm does not have has no models.
-    return [TIMM + name for module in modules for name in timm.list_models(module=module)]
-
-
-def timm_searched() -> str:
-    """What a search without success adds to its message."""
-    there = importlib.util.find_spec("timm") is not None
-    return (
-        ", nor one of timm's common ones" if there else " (with the package timm its models are tried, too)"
-    )
 
 
 def _torchvision(name: str) -> Any:

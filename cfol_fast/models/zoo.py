@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,8 +58,6 @@ ALIASES = {
 }
 # Families of ours: without its prefix no name of them is torchvision's, whose stems are made for 224 px.
 FAMILIES = r"(resnet|vgg)\d+(_bn)?"
-# In the weights of torchvision's networks of these families, and not in those of ours.
-TORCHVISION_LAYERS = ("net.fc.weight", "net.classifier.6.weight")
 WIDE = r"wrn-(\d+)-(\d+)"
 # Of a Wide ResNet: far beyond what is trained, and built in a second where it has no numbers yet.
 MOST_DEPTH, MOST_WIDTH = 1000, 100
@@ -197,10 +195,10 @@ def library_name(name: str) -> str | None:
     return libraries.TORCHVISION + name
 
 
-def name_today(name: str, weights: Iterable[str]) -> str:
-    """The name of a model in a file. While ours were fewer, `resnet34` and its like were torchvision's."""
-    bare = re.fullmatch(FAMILIES, name) is not None
-    return libraries.TORCHVISION + name if bare and not set(TORCHVISION_LAYERS).isdisjoint(weights) else name
+def namesake(name: str) -> str | None:
+    """torchvision's network of the same name as one of ours."""
+    both = re.fullmatch(FAMILIES, name) and name in libraries.torchvision_names()
+    return libraries.TORCHVISION + name if both else None
 
 
 def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
@@ -221,10 +219,10 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
         return OURS[base](num_classes, in_channels, image_size, scale)
     if "@" in name:
         raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
-    if re.fullmatch(FAMILIES, name) and name in libraries.torchvision_names():
+    if theirs := namesake(name):
         raise InputError(
-            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is"
-            f" {libraries.TORCHVISION}{name} (ours: {', '.join(names())})"
+            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is {theirs} (ours:"
+            f" {', '.join(names())})"
         )
     if name not in libraries.torchvision_names():
         raise InputError(f"no model is called {name!r}{_hint(name)}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _lists_of(folder: Path) -> Iterator[dict[str, Any]]:
             yield {"of": name, "images": found["examples"], "labels": found["labels"], **found["predicted"]}
 
 
-def accuracy(tree: dict[str, Any], run: str, of: str, kind: str, classes: Sequence[str]) -> Accuracy:
+def accuracy(tree: Mapping[str, Any], run: str, of: str, kind: str, classes: Sequence[str]) -> Accuracy:
     """The figures of one list again, from the images."""
     (found,) = [one for one in tree["runs"][run] if one["of"] == of]
     labels = predictions.unpack(tree["labels"][found["labels"]], found["images"], "labels")

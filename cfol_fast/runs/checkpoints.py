@@ -13,8 +13,6 @@ import math
 import os
 import stat
 import struct
-import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
@@ -55,19 +53,27 @@ def write(path: Path, state: dict[str, Any]) -> None:
     with atomic.replacing(path) as file:
         hashing = _Hashing(file)
         torch.save(state, cast(IO[bytes], hashing))
-        file.seek(-len(NO_COMMENT), os.SEEK_END)
         file.write(_seal(hashing.digest.hexdigest()))
 
 
 class _Hashing:
-    """A file to torch, which writes it from front to end."""
+    """A file to torch, which writes it from front to end. The last bytes are held back: the seal takes their
+    place, and a pipe cannot go back.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.digest = file, hashlib.sha256()
+        self.file, self.digest, self.held = file, hashlib.sha256(), b""
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
-        return self.file.write(data)
+        written = memoryview(data).cast("B")
+        if len(written) < len(NO_COMMENT):
+            written = memoryview(self.held + written)
+        else:
+            self.file.write(self.held)
+        self.file.write(written[: -len(NO_COMMENT)])
+        self.held = bytes(written[-len(NO_COMMENT) :])
+        return len(memoryview(data).cast("B"))
 
     def flush(self) -> None:
         self.file.flush()
@@ -79,26 +85,22 @@ def _seal(digest: str) -> bytes:
 
 def read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The checkpoint's contents; `DamagedCheckpoint` when a byte of it is missing or wrong."""
-    state, sealed = read_state(path, device)
+    state = read_state(path, device)
     check_contents(state, path)
-    if not sealed:
-        warnings.warn(f"{path} is of version 0.1 and has no digest: damage may go unnoticed", stacklevel=2)
     return state
 
 
-def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], bool]:
-    """What `write` wrote, whatever it is the state of; and whether it had a digest."""
+def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `write` wrote, whatever it is the state of."""
     try:
         # A pipe of that name would wait forever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DamagedCheckpoint(f"checkpoint {path} is not a file")
         with open(path, "rb") as file:
-            sealed = _check_seal(file, path)
-            if not sealed:
-                _check_records(file, path)
+            _check_seal(file, path)
             file.seek(0)
             state = torch.load(file, map_location=device, weights_only=True)
-    except (DamagedCheckpoint, FileNotFoundError, PermissionError):
+    except (InputError, FileNotFoundError, PermissionError):
         raise
     # Torch raises all kinds of exceptions for bytes that it did not write.
     except Exception as error:
@@ -108,7 +110,7 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({reason})") from None
     if not isinstance(state, dict):
         raise DamagedCheckpoint(f"{path} holds {type(state).__name__}, not a checkpoint")
-    return state, sealed
+    return state
 
 
 def check_own_digest(path: Path) -> None:
@@ -120,13 +122,15 @@ def check_own_digest(path: Path) -> None:
             _check_seal(file, path)
 
 
-def _check_seal(file: IO[bytes], path: Path) -> bool:
-    """False for a file of version 0.1, which ends where torch ended it, without a digest."""
+def _check_seal(file: IO[bytes], path: Path) -> None:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - END_SIZE))
     end = file.read()
     if end.startswith(END_MARK) and end.endswith(NO_COMMENT) and len(end) == END_SIZE:
-        return False
+        raise InputError(
+            f"{path} has no digest: it is of version 0.1, which is no longer read, or no checkpoint of"
+            " cfol_fast. Train again, or give plain weights ({name: tensor}) to eval or --init."
+        )
     if size < SEAL_SIZE:
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint ({size} bytes)")
     digest, left = hashlib.sha256(), size - SEAL_SIZE
@@ -141,24 +145,6 @@ def _check_seal(file: IO[bytes], path: Path) -> bool:
     digest.update(NO_COMMENT)
     if file.read() != _seal(digest.hexdigest()):
         raise DamagedCheckpoint(f"checkpoint {path} is damaged or not a checkpoint (its digest does not fit)")
-    return True
-
-
-def _check_records(file: IO[bytes], path: Path) -> None:
-    """The zip's own checksums, for files without a digest.
-
-    They do not cover its directory, so that is compared with torch's way.
-    """
-    file.seek(0)
-    with zipfile.ZipFile(file) as container:
-        broken = container.testzip()
-        strange = [
-            info.filename
-            for info in container.infolist()
-            if info.is_dir() or info.external_attr or info.compress_type != zipfile.ZIP_STORED
-        ]
-    if broken is not None or strange:
-        raise DamagedCheckpoint(f"checkpoint {path} is damaged (record {broken or strange[0]})")
 
 
 def check_contents(state: dict[str, Any], path: Path) -> None:

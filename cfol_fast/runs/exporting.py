@@ -120,7 +120,7 @@ def export(
         elif to == "safetensors":
             atomic.write_bytes(file, safetensors_files.serialized(weights, description))
         else:
-            (atomic.save_torch if special else checkpoints.write)(file, {**description, "model": weights})
+            checkpoints.write(file, {**description, "model": weights})
         if special:
             return Exported(file, None)
         beside = file.with_name(f"{file.name}.load.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 
 from cfol_fast.errors import InputError
-from cfol_fast.models import name_today
 from cfol_fast.runs import checkpoints, run_folder, safetensors_files
 from cfol_fast.runs.checkpoint_contents import Checkpoint
 
@@ -59,7 +57,7 @@ def read_checkpoint(
             raise
         state = checkpoints.read(before, device)
         warnings.warn(f"{error}; using {before} instead", stacklevel=2)
-    return Checkpoint.of(named_as_today(state), path, model)
+    return Checkpoint.of(state, path, model)
 
 
 def _read(path: Path, device: torch.device | str) -> dict[str, Any]:
@@ -103,7 +101,6 @@ def read_label(path: Path) -> Label | None:
         return None
     if not (isinstance(state, dict) and "spec" in state and "model" in state):
         return None
-    state = named_as_today(state)
     spec, dataset, classes = state["spec"], state.get("dataset"), state.get("classes")
     name = spec.get("name") if isinstance(spec, dict) else None
     return Label(
@@ -111,18 +108,6 @@ def read_label(path: Path) -> Label | None:
         dataset if isinstance(dataset, str) else None,
         classes if isinstance(classes, list) else None,
     )
-
-
-def named_as_today(state: dict[str, Any]) -> dict[str, Any]:
-    """The checkpoint with the model's name of today.
-
-    What it says may be anything: `ModelSpec.from_dict` looks at it.
-    """
-    spec, weights = state.get("spec"), state.get("model")
-    if not (isinstance(spec, dict) and isinstance(spec.get("name"), str) and isinstance(weights, Mapping)):
-        return state
-    name = name_today(spec["name"], [key for key in weights if isinstance(key, str)])
-    return state if name == spec["name"] else {**state, "spec": {**spec, "name": name}}
 
 
 def load(

@@ -91,7 +91,7 @@ def compare(first: Path, second: Path) -> Comparison:
 def _checkpoint(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise InputError(f"{path}: no such run folder or checkpoint. Name two run folders or two .pt files")
-    return {"checkpoint": checkpoints.read_state(path)[0]}
+    return {"checkpoint": checkpoints.read_state(path)}
 
 
 def _files_of_run(run: Path) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _files_of_run(run: Path) -> dict[str, Any]:
     if (run / PREDICTIONS).exists():
         files[PREDICTIONS] = read_object(run / PREDICTIONS)
     for path in sorted((run / checkpoints.FOLDER).glob("*.pt")):
-        files[f"{checkpoints.FOLDER}/{path.name}"] = checkpoints.read_state(path)[0]
+        files[f"{checkpoints.FOLDER}/{path.name}"] = checkpoints.read_state(path)
     for stage in sorted(run.glob(run_folder.STAGE)):
         files |= {f"{stage.name}/{name}": found for name, found in _files_of_run(stage).items()}
     return files

@@ -67,9 +67,10 @@ def read_config(run: Path) -> TrainConfig:
     tree = read_object(path)
     if missing := sorted(ALWAYS_CONFIGURED - tree.keys()):
         raise InputError(f"{path} is not the configuration of a run: it has no {missing[0]!r}")
-    # A run of before there were shards took its batches whole, also where it is continued by several
-    # processes.
-    tree.setdefault("shards", 1)
+    if "shards" not in tree:
+        raise InputError(
+            f"{path} is the configuration of a run of version 0.1, which is no longer read: train it again"
+        )
     data = tree.get("data")
     for key, usual in GONE.items():
         # Of today's runs "source" is a setting again.

@@ -63,10 +63,6 @@ class UniformSampler(IndexSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # Version 0.1 kept a number.
-        position = state.get("position") if isinstance(state, dict) else None
-        if isinstance(position, int) and not isinstance(position, bool):
-            state = {**state, "position": torch.full_like(self._position, position, device="cpu")}
         state = checked_state(state, self.state_dict())
         position = state["position"]
         if not position.is_meta and not 0 <= int(position) < self.size:

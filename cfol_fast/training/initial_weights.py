@@ -89,12 +89,8 @@ def start_from(
         )
     weights, _, names = foreign_weights.read_weights(path)
     try:
-        new = foreign_weights.adopt(
-            model,
-            weights,
-            f"{path} is not a {spec.name}{foreign_weights.other_family(spec.name, weights)}",
-            new_head=True,
-        )
+        complaint = f"{path} is not a {spec.name}{foreign_weights.other_family(spec.name)}"
+        new = foreign_weights.adopt(model, weights, complaint, new_head=True)
         foreign_weights.settle_normalisation(model, weights, str(path), spec.name, mean, std)
     except InputError as error:
         # The loader's way out is an option of eval; here it is a setting.

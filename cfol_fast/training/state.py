@@ -24,7 +24,6 @@ from cfol_fast.runs.checkpoints import BEST_AVERAGE, BEST_WORST, EMA, LAST, Chec
 from cfol_fast.runs.config import TrainConfig
 from cfol_fast.runs.data_facts import DataFacts
 from cfol_fast.runs.json_files import made_from
-from cfol_fast.runs.loading import named_as_today
 from cfol_fast.runs.metrics import SELECTION
 from cfol_fast.runs.metrics_log import MetricsLog, Row
 from cfol_fast.training.averages import WeightAverage
@@ -230,7 +229,7 @@ class RunState:
             logger.info(f"{complaint}; using {name} instead")
         path = self.store.path(name)
         with made_from(path):
-            stored = Checkpoint.of(named_as_today(state), path, self.images.spec.name)
+            stored = Checkpoint.of(state, path, self.images.spec.name)
             before = stored.run
             if before is None:
                 raise InputError(f"{path} holds a model alone, and no run to continue")

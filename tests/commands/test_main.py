@@ -405,7 +405,7 @@ def test_names_that_are_not_utf_8_and_texts_that_steer_a_terminal_are_shown_with
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr(sys, "stdout", out)
     page = tmp_path / os.fsdecode(b"caf\xe9.html")
-    run = Path(__file__).parents[1] / "runs" / "data_0_1" / "finished"
+    run = Path(__file__).parents[1] / "runs" / "stored_runs" / "finished"
     assert cli.main(["report", str(run), "--out", str(page)]) == 0
     out.flush()
     assert b"caf\\udce9.html" in out.buffer.getvalue()

@@ -132,7 +132,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_with_the_keys_that_diff
         InputError, match=r"of another shape: linear.weight \(10, 64\) instead of \(100, 64\)"
     ):
         load_weights(tmp_path / "w.pt", "preact-resnet18@0.125", num_classes=100)
-    with pytest.raises(InputError, match="fits none of our networks"):
+    with pytest.raises(InputError, match="fits none of ours"):
         load_weights(tmp_path / "w.pt")
 
 

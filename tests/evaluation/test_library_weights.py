@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from cfol_fast import models
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.foreign_weights import classes_of, load_weights, read_state_dict
-from cfol_fast.evaluation.recognition import recognise
 
 PLAIN: dict[str, Any] = {"mean": [0.0] * 3, "std": [1.0] * 3}
 X = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -38,14 +37,17 @@ def check(model: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(model(X), expected(X))
 
 
-def test_torchvisions_weights_are_recognised_and_what_they_were_taken_for_is_said(tmp_path: Path) -> None:
+NAME = "torchvision:shufflenet_v2_x0_5"
+
+
+def test_a_librarys_network_has_to_be_named(tmp_path: Path) -> None:
     """timm's resnetaa50 has the layers of torchvision's resnet50 and computes something else."""
     expected = shufflenet()
     file = saved(expected.state_dict(), tmp_path)
-    with pytest.warns(UserWarning, match=r"its layers are those of torchvision:shufflenet_v2_x0_5 \(--model"):
-        check(load_weights(file, **PLAIN), expected)
+    with pytest.raises(InputError, match=r"fits none of ours .*: name it with --model \(timm:NAME"):
+        load_weights(file, **PLAIN)
     with warnings.catch_warnings(action="error"):
-        check(load_weights(file, "torchvision:shufflenet_v2_x0_5", **PLAIN), expected)
+        check(load_weights(file, NAME, **PLAIN), expected)
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "convnext_tiny", "swin_t", "vgg11", "mobilenet_v3_small"])
@@ -65,7 +67,7 @@ def test_the_classes_are_those_of_the_head_whatever_it_is_and_wherever_the_file_
 def test_without_a_word_they_get_the_librarys_normalisation_and_a_note(tmp_path: Path) -> None:
     file = saved(shufflenet().state_dict(), tmp_path)
     with pytest.warns(UserWarning, match=r"taking torchvision:shufflenet_v2_x0_5's own, mean \[0\.485,"):
-        model = load_weights(file)
+        model = load_weights(file, NAME)
     assert model.get_submodule("normalize").std.flatten().tolist() == pytest.approx([0.229, 0.224, 0.225])
 
 
@@ -74,7 +76,7 @@ def test_a_training_scripts_arguments_are_no_reason_to_refuse_its_weights(tmp_pa
     """torchvision's and timm's scripts store them beside the weights, as an argparse.Namespace."""
     expected = shufflenet()
     content = {"model": expected.state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 90}
-    check(load_weights(saved(content, tmp_path), **PLAIN), expected)
+    check(load_weights(saved(content, tmp_path), NAME, **PLAIN), expected)
 
 
 def lightning(weights: dict[str, Tensor], prefix: str) -> dict[str, Any]:
@@ -84,9 +86,10 @@ def lightning(weights: dict[str, Tensor], prefix: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("prefix", ["model.", "net.", "module.", "model._orig_mod."])
 @pytest.mark.slow
-def test_lightnings_layout_is_recognised(tmp_path: Path, prefix: str) -> None:
+def test_lightnings_layout_is_read(tmp_path: Path, prefix: str) -> None:
     expected = shufflenet()
-    check(load_weights(saved(lightning(dict(expected.state_dict()), prefix), tmp_path), **PLAIN), expected)
+    file = saved(lightning(dict(expected.state_dict()), prefix), tmp_path)
+    check(load_weights(file, NAME, **PLAIN), expected)
 
 
 @pytest.mark.parametrize("average", ["state_dict_ema", "model_ema", "ema"])
@@ -117,27 +120,6 @@ def test_the_model_that_timms_script_names_is_taken(tmp_path: Path) -> None:
         InputError, match=r"timm:no_such_model needs the package timm|timm has no model 'no_such_model'"
     ):
         load_weights(file, **PLAIN)
-
-
-def test_a_network_that_nobody_knows_has_to_be_named(tmp_path: Path) -> None:
-    file = saved({"stem.weight": torch.ones(3, 3), "top.weight": torch.ones(10, 3)}, tmp_path)
-    with pytest.raises(
-        InputError, match=r"none of torchvision's.*timm.*: name its network with --model \(timm:NAME"
-    ):
-        load_weights(file, **PLAIN)
-
-
-def test_a_network_that_one_of_timms_models_alone_has_is_it_and_several_are_named(monkeypatch) -> None:
-    """The choice itself: timm and its models are in tests/integrations."""
-    monkeypatch.setattr(models, "timm_names", lambda modules: [f"timm:{module}_s" for module in modules])
-    layers = ["model.conv_stem.weight", "model.classifier.weight"]
-    assert recognise(layers, lambda name: name == "timm:ghostnet_s") == "timm:ghostnet_s"
-    assert recognise(layers, lambda name: False) is None
-    with pytest.raises(
-        InputError,
-        match=r"those of timm:mobilenetv3_s, timm:ghostnet_s, which may .*: say which with --model",
-    ):
-        recognise(layers, lambda name: name in ("timm:mobilenetv3_s", "timm:ghostnet_s"))
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ from tests.hostile.values import as_text, bad_json, bad_text, damaged, edited
 from tests.runs.test_checkpoints import SPEC
 from tests.training.tiny import few_images, new_trainer, take_steps
 
-OLD_RUN = Path(__file__).parents[1] / "runs" / "data_0_1" / "finished"
+STORED_RUN = Path(__file__).parents[1] / "runs" / "stored_runs" / "finished"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Options:
 
 
 def prepare_options(folder: Path) -> Options:
-    run = shutil.copytree(OLD_RUN, folder / "run")
+    run = shutil.copytree(STORED_RUN, folder / "run")
     base = {
         "train": ["train", "cfol", "--print-config"],
         "eval": ["eval", str(run), "--attack", "none", "--limit", "5", "--quiet", "--device", "cpu"],
@@ -168,7 +168,7 @@ class Files:
 
 
 def prepare_files(folder: Path) -> Files:
-    run = shutil.copytree(OLD_RUN, folder / "run")
+    run = shutil.copytree(STORED_RUN, folder / "run")
     command(
         "eval", str(run), "--attack", "fgsm", "--limit", "20", "--quiet", "--json", str(run / "eval.json")
     )

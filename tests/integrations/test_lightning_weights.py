@@ -36,7 +36,7 @@ def saved(module: Classifier) -> None:
     trainer.save_checkpoint("last.ckpt")
 
 
-def test_lightnings_own_file_is_recognised() -> None:
+def test_lightnings_own_file_is_read() -> None:
     module = Classifier(lr=0.01)
     saved(module)
     model = load_weights("last.ckpt", num_classes=3, mean=[0.0] * 3, std=[1.0] * 3)

@@ -171,23 +171,3 @@ def test_the_files_of_timms_script_and_hub_are_read(tmp_path: Path) -> None:
     ):
         with torch.no_grad():
             torch.testing.assert_close(model(X), network(X))
-
-
-def test_weights_that_fit_one_of_timms_models_alone_are_recognised(tmp_path: Path) -> None:
-    network = timm.create_model("resnetv2_18", num_classes=10).eval()
-    torch.save({f"model.{name}": value for name, value in network.state_dict().items()}, tmp_path / "w.pt")
-    model = load_weights(tmp_path / "w.pt", mean=[0.0] * 3, std=[1.0] * 3)
-    with torch.no_grad():
-        torch.testing.assert_close(model(X), network(X))
-
-
-def test_weights_that_fit_several_are_refused_with_their_names(tmp_path: Path) -> None:
-    """Of two networks with the same layers one pads as TensorFlow does: a guess would give wrong
-    accuracies.
-    """
-    torch.save(timm.create_model("mobilenetv3_large_100", num_classes=10).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(
-        InputError,
-        match=r"w\.pt does not say which network .*mobilenetv3_large_100.*tf_mobilenetv3_large_100.*--model",
-    ):
-        load_weights(tmp_path / "w.pt", mean=[0.0] * 3, std=[1.0] * 3)

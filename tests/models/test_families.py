@@ -1,12 +1,11 @@
 """One family for each name: `resnet18`, 34, 50, ... are ours, for small images; torchvision's have its
-prefix, also in old files.
+prefix.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,8 +19,7 @@ from cfol_fast.evaluation.foreign_weights import load_weights
 from cfol_fast.models.standalone import python_code
 from cfol_fast.models.summary import in_words
 from cfol_fast.runs import checkpoints
-from cfol_fast.runs.exporting import export
-from cfol_fast.runs.loading import load, read_label
+from cfol_fast.runs.loading import load
 
 # Of the usual CIFAR code with ten classes.
 PUBLISHED = {
@@ -70,47 +68,6 @@ def test_no_bare_name_of_a_family_of_ours_is_torchvisions(name: str) -> None:
     assert {"net.fc.weight", "net.classifier.6.weight"}.isdisjoint(made)
 
 
-def old_torchvision(name: str, file: Path, **more: Any) -> nn.Module:
-    """A checkpoint as it was written when the bare name was torchvision's."""
-    torch.manual_seed(0)
-    model = models.create(f"torchvision:{name}", 3, 32)
-    spec = models.ModelSpec(name, 3, 32, 3, (0.0,) * 3, (1.0,) * 3).to_dict()
-    state = {
-        "format": 1,
-        "spec": spec,
-        "classes": list("abc"),
-        "dataset": "folder",
-        "method": "erm",
-        "seed": 0,
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    checkpoints.write(file, {**state, "epoch": 1, "model": model.state_dict(), **more})
-    return model.eval()
-
-
-@pytest.mark.parametrize("name", ["resnet34", "resnet101", "vgg11", "vgg16_bn"])
-def test_an_old_name_is_what_its_weights_are(name: str) -> None:
-    theirs = models.create_without_numbers(f"torchvision:{name}", 3, 64, 3).state_dict()
-    assert models.name_today(name, theirs) == f"torchvision:{name}"
-    ours = models.create_without_numbers("vgg16" if "vgg" in name else name, 3, 64, 3).state_dict()
-    assert models.name_today(name, ours) == name
-    assert models.name_today("mobilenet_v2", theirs) == "mobilenet_v2"
-
-
-def test_an_old_checkpoint_is_what_it_was(tmp_path: Path) -> None:
-    name = "resnet34"
-    expected, x = old_torchvision(name, tmp_path / "old.pt"), torch.rand(2, 3, 32, 32)
-    own = read_label(tmp_path / "old.pt")
-    assert own is not None
-    assert own.model == f"torchvision:{name}"
-    with torch.no_grad():
-        assert torch.equal(load(tmp_path / "old.pt")(x), expected(x))
-    code = export(tmp_path / "old.pt", tmp_path / "new.pt").code
-    assert code is not None
-    assert f"get_model('{name}'" in code.read_text()
-    assert torch.load(tmp_path / "new.pt", weights_only=True)["spec"]["name"] == f"torchvision:{name}"
-
-
 def test_a_new_checkpoint_of_ours_stays_ours(tmp_path: Path) -> None:
     model = models.create("resnet34@0.125", 3, 32)
     spec = models.ModelSpec("resnet34@0.125", 3, 32, 3, (0.0,) * 3, (1.0,) * 3).to_dict()
@@ -128,14 +85,13 @@ def test_a_new_checkpoint_of_ours_stays_ours(tmp_path: Path) -> None:
         assert torch.equal(load(tmp_path / "new.pt")(x), model.eval()(x))
 
 
-def test_weights_of_others_find_their_family_and_a_wrong_name_says_which(tmp_path: Path) -> None:
+def test_weights_of_torchvisions_namesake_are_refused_with_its_name(tmp_path: Path) -> None:
     options = {"num_classes": 3, "mean": [0.0] * 3, "std": [1.0] * 3}
     torch.save(torchvision.models.resnet34(num_classes=3).state_dict(), tmp_path / "torchvision.pt")
     torch.save(models.create("resnet34", 3).get_submodule("net").state_dict(), tmp_path / "cifar.pt")
-    with pytest.raises(InputError, match=r"torchvision's is torchvision:resnet34"):
+    with pytest.raises(InputError, match=r"torchvision's network of that name is torchvision:resnet34"):
         load_weights(tmp_path / "torchvision.pt", "resnet34", **options)
-    with pytest.warns(UserWarning, match=r"torchvision:resnet34"):
-        found = load_weights(tmp_path / "torchvision.pt", **options)
+    found = load_weights(tmp_path / "torchvision.pt", "torchvision:resnet34", **options)
     assert first_convolution(found).kernel_size == (7, 7)
     assert first_convolution(load_weights(tmp_path / "cifar.pt", **options)).kernel_size == (3, 3)
 

@@ -16,7 +16,7 @@ from cfol_fast.runs.run_folder import read_config
 
 pytestmark = pytest.mark.slow
 
-UNFINISHED = Path(__file__).parents[1] / "runs" / "data_0_1" / "unfinished"
+UNFINISHED = Path(__file__).parents[1] / "runs" / "stored_runs" / "unfinished"
 
 
 def begun_elsewhere(out: Path, **arithmetic: object) -> Job:

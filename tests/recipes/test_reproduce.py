@@ -283,6 +283,7 @@ def test_parallel_takes_the_gpus_or_the_cores(monkeypatch: pytest.MonkeyPatch) -
     assert workers(2) == [{"OMP_NUM_THREADS": "2"}] * 2
     with pytest.raises(InputError, match="got -1"):
         workers(-1)
+    monkeypatch.setattr("cfol_fast.recipes.runner.why_no_cuda", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert workers(0) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]

@@ -3,8 +3,8 @@ used.
 """
 
 import os
-import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from cfol_fast.runs import checkpoints
 from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint
 from cfol_fast.runs.loading import checkpoint_path, read_checkpoint
 
-OLD = Path(__file__).with_name("data_0_1") / "finished" / "checkpoints" / "last.pt"
 SPEC = {
     "name": "demo-cnn@0.05",
     "num_classes": 10,
@@ -81,29 +80,21 @@ def test_bytes_added_at_the_end_are_found(file):
         checkpoints.read(file)
 
 
-def test_a_digest_cut_off_does_not_pass_for_a_file_of_version_0_1(file):
+def test_a_digest_cut_off_is_found(file):
     file.write_bytes(file.read_bytes()[: -checkpoints.COMMENT_SIZE])
     with pytest.raises(DamagedCheckpoint):
         checkpoints.read(file)
 
 
-def test_a_file_of_version_0_1_loads_with_a_note(tmp_path):
-    path = shutil.copy(OLD, tmp_path / "last.pt")
-    with pytest.warns(UserWarning, match="is of version 0.1 and has no digest"):
-        assert checkpoints.read(Path(path))["format"] == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*has no digest")
-def test_the_directory_bit_of_a_file_of_version_0_1_is_found(tmp_path):
-    # With this bit torch takes the record for a folder and leaves the tensor's memory as it was.
-    whole, path = bytearray(OLD.read_bytes()), tmp_path / "last.pt"
-    entries = [place for place in range(len(whole)) if whole[place : place + 4] == b"PK\1\2"]
-    for entry in entries:
-        changed = whole.copy()
-        changed[entry + 38] |= 0x10
-        path.write_bytes(changed)
-        with pytest.raises(DamagedCheckpoint):
-            checkpoints.read(path)
+def test_what_goes_through_a_pipe_has_its_digest(tmp_path, file):
+    pipe, copy = tmp_path / "pipe", tmp_path / "copy.pt"
+    os.mkfifo(pipe)
+    state = checkpoints.read(file)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(pipe.read_bytes)
+        checkpoints.write(pipe, state)
+        copy.write_bytes(received.result())
+    assert checkpoints.read(copy)["value"] == state["value"]
 
 
 def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one_before_it(tmp_path, monkeypatch):
