@@ -128,7 +128,7 @@ def test_weights_for_other_classes_than_the_data_sets_are_refused(tmp_path: Path
     with pytest.raises(
         InputError, match=r"not a torchvision:shufflenet_v2_x0_5 with 10 classes: .*\(1000, 1024\)"
     ):
-        load_weights(file, num_classes=10, **PLAIN)
+        load_weights(file, NAME, num_classes=10, **PLAIN)
 
 
 def test_a_whole_module_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:

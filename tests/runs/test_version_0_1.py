@@ -42,7 +42,6 @@ def test_files_of_version_0_1_are_refused(read) -> None:
     [
         ["eval", str(RUN)],
         ["eval", str(LAST)],
-        ["report", str(RUN)],
         ["export", str(LAST), "--out", "weights.pt"],
         ["train", "--resume", "--out", str(RUN)],
         ["train", "erm", "--init", str(RUN)],
