@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from cfol_fast.user_input import Range
@@ -46,11 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the method differences are measured from (default: erm, else the first run)",
     )
     parser.add_argument(
-        "--old",
-        action="store_true",
-        help="take RUN.old-1, which --overwrite set aside, beside its RUN as well",
-    )
-    parser.add_argument(
         "--floor",
         type=Range(0, 1, whole=False),
         default=0.1,
@@ -68,16 +62,9 @@ def run(args: argparse.Namespace) -> int:
     from cfol_fast.reporting import terminal
     from cfol_fast.reporting.report import files_folder, read_comparisons, write_report
     from cfol_fast.reporting.wording import headline
-    from cfol_fast.runs.records import without_replaced
     from cfol_fast.runs.run_folder import check_output
 
     check_output("--out", Path(args.out).expanduser())
-    if not args.old:
-        args.runs, replaced = without_replaced(args.runs)
-        for path in replaced:
-            print(
-                f"note: {path} was replaced by a newer run and is left out; --old takes it", file=sys.stderr
-            )
     if len(args.runs) == 1 and recipe_page.is_recipe_folder(args.runs[0]):
         print(f"page:  {recipe_page.write_page(args.runs[0], args.out)}")
         return 0

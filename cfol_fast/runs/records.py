@@ -8,7 +8,6 @@ result, but its hold-out accuracies so far are shown as such.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from cfol_fast.runs.metrics_log import FILE as ROWS
 from cfol_fast.runs.metrics_log import read_rows
 from cfol_fast.runs.offset_file import ADJUSTED
 from cfol_fast.runs.predictions import FILE as PREDICTIONS
-from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT, is_old, replaced_by
+from cfol_fast.runs.run_folder import CONFIG, GALLERY, RESULT, is_old
 
 # What the files may hold; the accuracies check themselves.
 _BOTH = {"clean": {str: object}, "robust": {str: object}}
@@ -245,18 +244,6 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in found:
         unique.setdefault(path.resolve(), path)
     return list(unique.values())
-
-
-def without_replaced(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """The paths, and apart from them the runs that were set aside for a run that is among the paths too.
-
-    A shell makes `runs/*` into all names, so that nobody knows whether an old run was meant when its new one
-    is there.
-    """
-    given = list(paths)
-    places = {Path(os.path.abspath(path)) for path in given}
-    replaced = [path for path in given if replaced_by(Path(os.path.abspath(path))) in places]
-    return [path for path in given if path not in replaced], replaced
 
 
 def load_run(path: Path) -> Run:

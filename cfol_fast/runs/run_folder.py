@@ -67,7 +67,7 @@ def read_config(run: Path) -> TrainConfig:
     tree = read_object(path)
     if missing := sorted(ALWAYS_CONFIGURED - tree.keys()):
         raise InputError(f"{path} is not the configuration of a run: it has no {missing[0]!r}")
-    if "shards" not in tree:
+    if "shards" not in tree and ALWAYS_CONFIGURED | {"ensemble"} <= tree.keys():
         raise InputError(
             f"{path} is the configuration of a run of version 0.1, which is no longer read: train it again"
         )
@@ -204,20 +204,12 @@ def free_old_name(run: Path) -> Path:
     return next(old for n in numbers if not os.path.lexists(old := place.with_name(f"{place.name}{OLD}{n}")))
 
 
-def replaced_by(place: Path) -> Path | None:
-    """The folder of the run that `--overwrite` put in the place of this one; None for a folder with another
-    name.
-    """
-    found = re.fullmatch(rf"(.+){re.escape(OLD)}\d+", place.name)
-    return None if found is None else place.with_name(found[1])
-
-
 def is_old(path: Path) -> bool:
     """Whether the folder, or one above it in the path, was set aside by --overwrite.
 
     Collectors pass over it unless it is named.
     """
-    return any(replaced_by(place) is not None for place in (path, *path.parents))
+    return any(re.fullmatch(rf".+{re.escape(OLD)}\d+", place.name) for place in (path, *path.parents))
 
 
 def size_in_words(folder: Path) -> str:

@@ -16,7 +16,7 @@ from cfol_fast.reporting.groups import compare
 from cfol_fast.reporting.report import read_comparisons
 from cfol_fast.reporting.theme import SERIES
 from cfol_fast.reporting.wording import attack_phrase, duration, headline, radius
-from cfol_fast.runs.records import find_runs, load_run, without_replaced
+from cfol_fast.runs.records import find_runs, load_run
 from tests.reporting.synthetic_runs import change, make_run
 
 
@@ -69,10 +69,10 @@ def test_runs_that_were_set_aside_are_passed_over_unless_they_are_named(tmp_path
     assert find_runs([runs]) == [runs / "a", runs / "c.older-1"]
     assert find_runs([runs / "a.old-1"]) == [runs / "a.old-1"]
     assert find_runs([runs / "b.old-3"]) == [runs / "b.old-3/below"]
-    # As a shell writes `runs/*`: b.old-3 has no newer run there, so somebody means it.
-    listed, replaced = without_replaced(sorted(runs.iterdir()))
-    assert replaced == [runs / "a.old-1", runs / "a.old-12"]
-    assert listed == [runs / "a", runs / "b.old-3", runs / "c.older-1"]
+    both = [runs / "a", runs / "a.old-1"]
+    assert find_runs(both) == both
+    # With the settings and the seed of its new run it is no second seed.
+    assert [len(group.runs) for group in comparison(*both).groups] == [1]
 
 
 def test_a_single_run_has_the_interval_of_its_file(tmp_path):
