@@ -1,4 +1,4 @@
-"""`cfol-fast data`: work on data sets outside of training. So far one thing: writing an FFCV file."""
+"""`cfol-fast data`: work on data sets outside of training: writing FFCV files, and checking a folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 NAME = "data"
 DESCRIPTION = """\
-Writes a data set to an FFCV file (.beton), which training reads at full speed when the images do not fit
-on the device.
+cfol-fast data check DIR looks at a folder of images for what spoils a split (see its --help).
+
+cfol-fast data to-ffcv writes a data set to an FFCV file (.beton), which training reads at full speed when
+the images do not fit on the device.
 
 examples:
   cfol-fast data to-ffcv --dataset cifar10 --data ~/data --out cifar10.beton
@@ -29,6 +31,15 @@ before it gets its name, and both parts take their names together. `train --data
 normalisation and augmentation from the files, and epochs and learning rate of a folder or of the paper
 by what they were written from. Radius and network are the paper's unless given, and the bandit's eta is
 `auto`, for CIFAR-10's files too: give --set eta=2e-6 for the paper's.
+"""
+
+CHECK = """\
+Looks for what a user may not know of a folder of images: exact and near copies within a part and across
+parts, groups of images by their names, images whose mirror image looks like another class, broken files,
+modes, sizes and imbalance. The status is 1 where parts share images, and 0 otherwise.
+
+example:
+  cfol-fast data check ~/photos
 """
 
 
@@ -94,8 +105,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     write.add_argument("--download", action="store_true", help="fetch the official files first")
     write.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
+    look = actions.add_parser(
+        "check",
+        help="look for copies, groups, broken files and imbalance in a folder of images",
+        description=CHECK,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    look.add_argument(
+        "data", metavar="DIR", help="the folder, with train/ and, where they are, test/ and val/"
+    )
+
 
 def run(args: argparse.Namespace) -> int:
+    return _check(args) if args.action == "check" else _to_ffcv(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from cfol_fast.data.checking import check
+    from cfol_fast.data.checking_text import lines
+
+    found = check(args.data, progress=True)
+    print("\n".join(lines(found)))
+    return 1 if found.shared else 0
+
+
+def _to_ffcv(args: argparse.Namespace) -> int:
     from cfol_fast import atomic
     from cfol_fast.data import registry
     from cfol_fast.data.ffcv.reader import open_beton
