@@ -82,7 +82,8 @@ def main() -> None:
     for file in sorted(passed):
         print(f"{lengths[file]:5} lines, {len(passed[file]):4} ran  {file}")
     ran = sum(len(lines) for lines in passed.values())
-    print(f"{len(passed)} files of {sum(lengths.values()):,} lines, of which {ran:,} ran")
+    behind = sum(file.startswith(f"frozen{os.sep}") for file in passed)
+    print(f"{len(passed)} files of {sum(lengths.values()):,} lines, of which {ran:,} ran; {behind} of frozen/")
 
 
 if __name__ == "__main__":

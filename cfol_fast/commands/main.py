@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from cfol_fast import memory, processes
+from cfol_fast import out_of_memory, processes
 from cfol_fast._version import __version__
 from cfol_fast.commands.interrupts import SENTENCE, STATUS, Interrupts
 from cfol_fast.commands.one_line_parser import OneLineParser
@@ -158,7 +158,8 @@ def _report(error: Exception, command: str | None = None) -> int:
 
     Of several processes one says it.
     """
-    if (lack := memory.sentence(error, command)) is not None and not os.environ.get("CFOL_FAST_TRACEBACK"):
+    lack = out_of_memory.sentence(error, command)
+    if lack is not None and not os.environ.get("CFOL_FAST_TRACEBACK"):
         # What the failed functions hold is needed to say anything.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         if processes.speaks_first():

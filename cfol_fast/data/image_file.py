@@ -19,7 +19,7 @@ from PIL import Image, ImageFile
 from cfol_fast.data import white_point
 from cfol_fast.data.listing import Listing, shown
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.memory import is_out_of_memory
+from cfol_fast.out_of_memory import is_out_of_memory
 
 R = TypeVar("R")
 

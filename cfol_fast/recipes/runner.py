@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from cfol_fast import memory
+from cfol_fast import out_of_memory
 from cfol_fast.errors import InputError, Stopped, TrainingFailed
 from cfol_fast.machine import why_no_cuda
 from cfol_fast.progress import printed
@@ -215,7 +215,7 @@ def main() -> int:
             logger.error(str(error))
             return 1
         except Exception as error:
-            if (lack := memory.sentence(error, "reproduce")) is None:
+            if (lack := out_of_memory.sentence(error, "reproduce")) is None:
                 raise
             logger.error(lack)
             return 1

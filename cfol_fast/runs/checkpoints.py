@@ -21,7 +21,7 @@ import torch
 
 from cfol_fast import atomic
 from cfol_fast.errors import InputError, one_line
-from cfol_fast.memory import is_out_of_memory
+from cfol_fast.out_of_memory import is_out_of_memory
 
 FOLDER = "checkpoints"
 LAST, PREVIOUS, BEST_AVERAGE, BEST_WORST = "last", "previous", "best-average", "best-worst"

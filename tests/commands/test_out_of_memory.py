@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from cfol_fast import memory
+from cfol_fast import out_of_memory
 from cfol_fast.commands import main as cli
 from cfol_fast.data import image_file
 from cfol_fast.errors import InputError, TrainingFailed
@@ -99,7 +99,7 @@ def test_how_much_was_wanted_is_said(
 
 @pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_what_is_something_else_stays_that(error: BaseException) -> None:
-    assert memory.sentence(error, "train") is None
+    assert out_of_memory.sentence(error, "train") is None
 
 
 def test_what_a_reader_took_for_something_else_is_still_a_lack_of_memory() -> None:
@@ -111,7 +111,7 @@ def test_what_a_reader_took_for_something_else_is_still_a_lack_of_memory() -> No
 
     with pytest.raises(InputError) as found:
         read()
-    assert memory.sentence(found.value) is not None
+    assert out_of_memory.sentence(found.value) is not None
 
 
 def test_a_checkpoint_that_does_not_fit_into_memory_is_not_called_damaged(
