@@ -83,7 +83,9 @@ def main() -> None:
         print(f"{lengths[file]:5} lines, {len(passed[file]):4} ran  {file}")
     ran = sum(len(lines) for lines in passed.values())
     behind = sum(file.startswith(f"frozen{os.sep}") for file in passed)
-    print(f"{len(passed)} files of {sum(lengths.values()):,} lines, of which {ran:,} ran; {behind} of frozen/")
+    print(
+        f"{len(passed)} files of {sum(lengths.values()):,} lines, of which {ran:,} ran; {behind} of frozen/"
+    )
 
 
 if __name__ == "__main__":
