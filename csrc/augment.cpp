@@ -110,6 +110,8 @@ Tensor gather_augment(const Tensor& images, std::optional<Tensor> table, const T
   const Frame frame = frame_of(idx, images, store, height, width, bfloat16, channels_last);
   const AugmentRanges ranges = ranges_of(pad, crop, flip, brightness, contrast, saturation, degrees);
   const AugmentPlan plan = plan_of(ranges, rng, parameters, first, images, store, frame);
+  check_apart({{"rng", rng}, {"fault", fault}},
+              {{"images", images}, {"table", table}, {"idx", idx}, {"parameters", parameters}});
   const int64_t* indices = idx.const_data_ptr<int64_t>();
   if constexpr (!Device::kCuda) check_values(store, indices, plan, frame);
   const std::array<int64_t, 4> shape = {frame.batch, channels, height, width};
@@ -132,6 +134,7 @@ Tensor augment_parameters(const Tensor& images, std::optional<Tensor> table, con
   const Frame frame = frame_of(idx, images, store, height, width, false, false);
   const AugmentRanges ranges = ranges_of(pad, crop, flip, brightness, contrast, saturation, degrees);
   const AugmentPlan plan = plan_of(ranges, rng, std::nullopt, first, images, store, frame);
+  check_apart({{"fault", fault}}, {{"images", images}, {"table", table}, {"idx", idx}, {"rng", rng}});
   const int64_t* indices = idx.const_data_ptr<int64_t>();
   if constexpr (!Device::kCuda) check_values(store, indices, plan, frame);
   const std::array<int64_t, 2> shape = {frame.batch, 8};

@@ -91,6 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> exp3_draw(const Tensor& w, const Tensor& base
   if (n < 0) value_error("n must be at least 0, got ", n);
   if (members.size(0) == 0) value_error("members must not be empty");
   const ClassMembers classes = {offsets.const_data_ptr<int64_t>(), members.const_data_ptr<int64_t>(), members.size(0)};
+  check_apart({{"rng", rng}}, {{"w", w}, {"base", base}, {"offsets", offsets}, {"members", members}});
   if constexpr (!Device::kCuda) check_offsets(classes.offsets, k, classes.examples);
 
   Tensor idx = new_vector(w, ScalarType::Long, n), y = new_vector(w, ScalarType::Long, n);
@@ -108,6 +109,7 @@ void exp3_update(Tensor w, const Tensor& p, const Tensor& y, const Tensor& loss,
   const int64_t k = class_count(w, p, "p");
   const Feedback feedback = feedback_of<Device>(y, "y", loss, w, "w", k);
   check_eta(eta);
+  check_apart({{"w", w}, {"fault", fault}}, {{"p", p}, {"y", y}, {"loss", loss}});
   const double* chances = p.const_data_ptr<double>();
   if constexpr (!Device::kCuda)
     for (int64_t i = 0; i < feedback.n; ++i)

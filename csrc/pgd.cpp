@@ -50,6 +50,7 @@ Tensor pgd_start(const Tensor& x, double eps, std::optional<Tensor> eps_each, Te
   check_rng(rng);
   check_same_device(rng, x, "rng", "x");
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
+  check_apart({{"rng", rng}, {"fault", fault}}, {{"x", x}, {"eps", eps_each}});
   Tensor adv = torch::stable::empty_like(x);
   const Device device(x);
   CFOL_RUN(Device, device, pgd_start, x.const_data_ptr<float>(), adv.mutable_data_ptr<float>(), layout, part, radius,
@@ -65,6 +66,7 @@ void pgd_step(Tensor adv, const Tensor& x, const Tensor& grad, double step, doub
   check_like(grad, x, "grad", "x");
   const PerExample size = per_example<Device>(step, step_each, x, "step");
   const PerExample radius = per_example<Device>(eps, eps_each, x, "eps");
+  check_apart({{"adv", adv}, {"fault", fault}}, {{"x", x}, {"grad", grad}, {"step", step_each}, {"eps", eps_each}});
   const Device device(x);
   CFOL_RUN(Device, device, pgd_step, adv.mutable_data_ptr<float>(), x.const_data_ptr<float>(), grad.const_data_ptr<float>(),
            layout, size, radius, l2, fault_data(fault, x, "x"));

@@ -38,6 +38,7 @@ std::tuple<Tensor, Tensor> sum_tree_draw(const Tensor& tree, int64_t leaves, dou
   check_tree(tree, layout.size());
   check_rng(rng);
   check_same_device(rng, tree, "rng", "tree");
+  check_apart({{"rng", rng}}, {{"tree", tree}});
   if (!(gamma > 0.0 && gamma <= 1.0)) value_error("gamma must be in (0, 1], got ", gamma);
   if (n < 0) value_error("n must be at least 0, got ", n);
   Tensor idx = new_vector(tree, ScalarType::Long, n), p = new_vector(tree, ScalarType::Double, n);
@@ -59,6 +60,7 @@ void sum_tree_update(Tensor tree, Tensor w, Tensor meta, const Tensor& idx, cons
   check_vector(p, ScalarType::Double, feedback.n, "p");
   check_same_device(p, w, "p", "w");
   check_eta(eta);
+  check_apart({{"tree", tree}, {"w", w}, {"meta", meta}, {"fault", fault}}, {{"idx", idx}, {"loss", loss}, {"p", p}});
   const double* chances = p.const_data_ptr<double>();
   if constexpr (!Device::kCuda)
     for (int64_t i = 0; i < feedback.n; ++i)

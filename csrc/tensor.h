@@ -135,8 +135,45 @@ inline void check_dtype(const Tensor& t, ScalarType type, const char* name) {
 }
 
 inline void check_same_device(const Tensor& t, const Tensor& other, const char* name, const char* other_name) {
-  if (t.is_cuda() != other.is_cuda() || (t.is_cuda() && t.get_device_index() != other.get_device_index()))
-    value_error(name, " and ", other_name, " must be on the same device");
+  if (t.device() != other.device()) value_error(name, " and ", other_name, " must be on the same device");
+}
+
+// An argument of an op that is a tensor, or none.
+struct Argument {
+  const char* name;
+  const Tensor* tensor;
+
+  Argument(const char* called, const Tensor& t) : name(called), tensor(&t) {}
+  Argument(const char* called, const std::optional<Tensor>& t) : name(called), tensor(t.has_value() ? &*t : nullptr) {}
+};
+
+struct Addresses {
+  uintptr_t from, upto;
+};
+
+// The bytes between a tensor's first and its last element.
+inline Addresses addresses_of(const Tensor& t) {
+  if (t.numel() == 0) return {0, 0};
+  uintptr_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += static_cast<uintptr_t>((t.size(d) - 1) * t.stride(d));
+  const uintptr_t from = reinterpret_cast<uintptr_t>(t.const_data_ptr());
+  return {from, from + (last + 1) * static_cast<uintptr_t>(t.element_size())};
+}
+
+// What an op writes may not be an argument that it also reads, nor be written twice: kernels read through a path that does
+// not see writes.
+inline void check_apart(std::initializer_list<Argument> written, std::initializer_list<Argument> read) {
+  const auto check = [](const Argument& a, const Argument& b) {
+    if (a.tensor == nullptr || b.tensor == nullptr || a.tensor->device() != b.tensor->device()) return;
+    const Addresses first = addresses_of(*a.tensor), second = addresses_of(*b.tensor);
+    if (first.from < second.upto && second.from < first.upto)
+      value_error(a.name, " and ", b.name, " must not overlap in memory, since ", a.name, " is written. Give ", b.name,
+                  ".clone().");
+  };
+  for (const Argument* a = written.begin(); a != written.end(); ++a) {
+    for (const Argument* b = a + 1; b != written.end(); ++b) check(*a, *b);
+    for (const Argument& b : read) check(*a, b);
+  }
 }
 
 // A contiguous tensor of one dimension and a given length (-1: any).

@@ -6,16 +6,16 @@ the file. A fault in csrc is also looked for by the sanitizers. An entry with `e
 the original, and says why; every other one must be found.
 
 All these tests run first without any fault: a test that fails anyway finds nothing. The table of what found
-what is written to tests/mutants.md, with a hash of everything that it depends on.
+what is written to tests/mutants.md, with a hash of everything that each verdict depends on: --if-changed
+plants only the faults of which it is another one (verdicts.py).
 
-    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed] [--faults FILE]
+    python -m tests.mutants.run [--jobs 2] [--only TEXT] [--if-changed] [--faults FILE ...]
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import hashlib
 import os
 import re
 import resource
@@ -28,12 +28,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants import verdicts
+
 ROOT = Path(__file__).resolve().parents[2]
-PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header")
-# On all of these every fault may depend; the files that a fault and its tests name come to them.
-SHARED = ("csrc/**/*", "tests/native/**/*", "tests/emu/**/*", "tests/ptx/**/*", "tests/reference/**/*")
-SHARED += ("tests/mutants/run.py", "tests/mutants/faults/*", "tests/conftest.py", "cfol_fast/ops/**/*")
-SOURCES = (".py", ".toml", ".h", ".cpp", ".cu")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Fault:
     replace: str
     tests: tuple[str, ...]
     equivalent: str = ""
+    # So many of the tests must fail.
+    failures: int = 1
     # The name of the file in faults/ that it stands in.
     list: str = ""
 
@@ -77,25 +77,6 @@ def load_faults(paths: Iterable[Path] | None = None) -> list[Fault]:
         content = tomllib.loads(path.read_text())
         entries += [{"tests": content.get("tests"), "list": path.name, **entry} for entry in content["fault"]]
     return [Fault(number=i + 1, **{**e, "tests": tuple(e["tests"])}) for i, e in enumerate(entries)]
-
-
-def dependency_hash(faults: list[Fault]) -> str:
-    """Changes with everything that decides which faults are found."""
-    paths = {path for pattern in SHARED for path in ROOT.glob(pattern) if path.suffix in SOURCES}
-    for fault in faults:
-        tests = [ROOT / test.partition("::")[0] for test in fault.tests]
-        paths |= {ROOT / fault.file, *tests, *(test.parent / "conftest.py" for test in tests)}
-    digest = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
-        for part in (path.relative_to(ROOT).as_posix().encode(), path.read_bytes()):
-            digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()[:20]
-
-
-def committed_hash() -> str:
-    table = ROOT / "tests" / "mutants.md"
-    found = re.search(r"^Hash: `(\w+)`", table.read_text(), re.MULTILINE) if table.exists() else None
-    return found.group(1) if found else ""
 
 
 def copy_project(folder: Path) -> None:
@@ -178,9 +159,11 @@ def found_by(fault: Fault) -> str:
 
 def by_tests(fault: Fault, folder: Path) -> str:
     variables = {"CFOL_NATIVE_SIDE": "emulated"} if fault.on_cuda_only else {}
-    status, output = run_in(folder, *PYTEST, *fault.tests, **variables)
+    stop = f"--maxfail={fault.failures}"
+    status, output = run_in(folder, *PYTEST, stop, *fault.tests, **variables)
     if status == 1:
-        return first_failure(output)
+        failed = re.findall(r"^(?:FAILED|ERROR) ", output, re.MULTILINE)
+        return first_failure(output) if len(failed) >= fault.failures else ""
     # A crash of the interpreter finds the fault too. 5: there was no test, as with one side alone for an op
     # without CUDA.
     return "" if status in (0, 5) else f"a crash in {fault.tests[0]} (status {status})"
@@ -196,7 +179,7 @@ def by_sanitizers(fault: Fault, folder: Path) -> str:
 
 
 def sanitizers(kernels: str) -> tuple[str, ...]:
-    return (*PYTEST, "tests/native/test_sanitizers.py", "-k", f"{kernels} and not between")
+    return (*PYTEST, "-x", "tests/native/test_sanitizers.py", "-k", f"{kernels} and not between")
 
 
 def first_failure(output: str) -> str:
@@ -218,42 +201,13 @@ def failing_without_a_fault(faults: list[Fault], jobs: int) -> list[str]:
             return [error]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             running = [pool.submit(run_in, folder, *sanitizers("kernels"), EXERCISE_ONLY=f) for f in families]
-            running += [pool.submit(run_in, folder, *PYTEST, test) for test in tests]
+            running += [pool.submit(run_in, folder, *PYTEST, "-x", test) for test in tests]
             outcomes = [future.result() for future in running]
     return [
         f"{first_failure(output)} (status {status})\n{output[-2000:]}"
         for status, output in outcomes
         if status
     ]
-
-
-def table(faults: list[Fault], finds: dict[int, str], hashed: str) -> str:
-    lines = ["# Planted faults and what found them", ""]
-    lines += [
-        (
-            "Written by `make mutants` from `tests/mutants/faults`. Each fault is planted alone in a copy of"
-            " the project;"
-        ),
-        "the tests named here pass without it.",
-        "",
-    ]
-    lines += ["| # | fault | file | found by |", "|---|---|---|---|"]
-    for fault in faults:
-        found = finds[fault.number]
-        verdict = f"`{found}`" if found else "**NOT FOUND**"
-        if not found and fault.equivalent:
-            verdict = f"**equivalent**: {fault.equivalent}"
-        lines.append(f"| {fault.number} | {fault.operator} | {fault.file}:{fault.line} | {verdict} |")
-    lines += ["", f"{sum(map(bool, finds.values()))} of {len(faults)} found."]
-    if hashed:
-        lines += [
-            "",
-            (
-                f"Hash: `{hashed}` of what this depends on; `.ci/run` plants the faults again when it has"
-                " changed."
-            ),
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def plant_all(faults: list[Fault], jobs: int) -> tuple[dict[int, str], int]:
@@ -282,42 +236,63 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         default="",
-        help="only faults of which the file, the list or the operator contains this; no table",
+        help="only faults of which the file, the list or the operator contains this",
     )
     parser.add_argument(
-        "--if-changed", action="store_true", help="do nothing if tests/mutants.md is of these very files"
+        "--if-changed",
+        action="store_true",
+        help="plant only the faults of which the verdict depends on something that changed since the table",
     )
     parser.add_argument(
         "--faults",
         type=Path,
-        help="plant those of this file alone, at once: that the tests pass without them was seen",
+        nargs="+",
+        help="plant those of these files alone, at once: that the tests pass without them was seen",
     )
     options = parser.parse_args(arguments)
-    if options.faults is not None:
-        return plant_all(load_faults([options.faults]), options.jobs)[1]
+    table = ROOT / "tests" / "mutants.md"
     faults = load_faults()
-    hashed = dependency_hash(faults)
-    if options.if_changed and committed_hash() == hashed:
-        print(f"The faults were planted in these very files before (hash {hashed}): not again.")
+    hashes = {fault.number: verdicts.hash_of(fault, ROOT) for fault in faults}
+    finds = {
+        f.number: found for f in faults if (found := verdicts.kept(table).get(hashes[f.number])) is not None
+    }
+    chosen = [f for f in faults if options.only in f"{f.file}\n{f.list}\n{f.operator}"]
+    if options.if_changed:
+        chosen = [fault for fault in chosen if fault.number not in finds]
+    if options.faults is not None:
+        ours = [fault for fault in faults if fault.list in {path.name for path in options.faults}]
+        given = load_faults(options.faults)
+        same = [(f.operator, f.find, f.replace) for f in ours] == [
+            (f.operator, f.find, f.replace) for f in given
+        ]
+        chosen = ours if same else given
+        if not same:
+            return plant_all(chosen, options.jobs)[1]
+    elif not chosen:
+        print(
+            f"{len(faults)} faults: nothing changed that their verdicts depend on, and none is planted again."
+        )
         return 0
-    faults = [f for f in faults if options.only in f"{f.file}\n{f.list}\n{f.operator}"]
-    print(f"{len(faults)} faults; first the tests without any ...", flush=True)
+    else:
+        print(f"{len(chosen)} of {len(faults)} faults; first the tests without any ...", flush=True)
+        if failing := prepare(chosen, options.jobs):
+            print("These fail without any fault, so that nothing can be shown by them:", *failing, sep="\n")
+            return 1
+    planted, missed = plant_all(chosen, options.jobs)
+    again = {fault.number: verdicts.hash_of(fault, ROOT) for fault in faults}
+    if again != hashes:
+        print("The files changed meanwhile: no table is written. Run it again.")
+        return 1
+    table.write_text(verdicts.written(faults, finds | planted, hashes))
+    return missed
+
+
+def prepare(faults: list[Fault], jobs: int) -> list[str]:
     if any(fault.in_a_kernel for fault in faults):
         # the unchanged objects once, before many workers ask for them
         status, output = run_in(ROOT, "-c", "from tests.native import building; building.everything()")
         assert status == 0, output
-    if failing := failing_without_a_fault(faults, options.jobs):
-        print("These fail without any fault, so that nothing can be shown by them:", *failing, sep="\n")
-        return 1
-    finds, missed = plant_all(faults, options.jobs)
-    if not options.only:
-        if dependency_hash(load_faults()) != hashed:
-            print("The files changed meanwhile: no table is written. Run it again.")
-            return 1
-        # without the hash, so that a table with a fault that nothing finds is never taken for a reason not to
-        # run
-        (ROOT / "tests" / "mutants.md").write_text(table(faults, finds, "" if missed else hashed))
-    return missed
+    return failing_without_a_fault(faults, jobs)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ run.
 
 import pytest
 
-from tests.mutants import run
+from tests.mutants import run, verdicts
 
 FAULT = """
 tests = ["tests/test_limit.py"]
@@ -81,8 +81,8 @@ def test_faults_in_python_are_planted_in_a_copy_and_found_by_the_tests_they_name
     assert "tests/test_limit.py::test_the_first_value_that_is_too_large_is_ten" in table
     assert "1 of 2 found" in table
     assert (project / "cfol_fast" / "limit.py").read_text() == LIMIT
-    # a fault that nothing finds is looked for again in the next run
-    assert run.committed_hash() == ""
+    # A fault that nothing finds is planted again in the next run.
+    assert len(verdicts.kept(project / "tests" / "mutants.md")) == 1
 
 
 @pytest.mark.slow
@@ -93,52 +93,131 @@ def test_a_test_that_fails_anyway_finds_nothing(project, capsys):
     assert not (project / "tests" / "mutants.md").exists()
 
 
-@pytest.mark.slow
-def test_faults_are_planted_again_only_if_something_changed(project, capsys, monkeypatch):
+OTHER = """
+tests = ["tests/test_other.py"]
+
+[[fault]]
+operator = "another number"
+file = "cfol_fast/other.py"
+find = "value = 1"
+replace = "value = 2"
+
+[[fault]]
+operator = "another number of a kernel"
+file = "csrc/one.h"
+find = "int one"
+replace = "int two"
+"""
+
+
+@pytest.fixture
+def planted(project, monkeypatch):
+    """The operators of the faults that the next runs plant, each of which is found."""
     make_all_found(project)
-    assert run.main(["--if-changed"]) == 0
-    assert run.committed_hash() == run.dependency_hash(run.load_faults())
-    planted = []
-    monkeypatch.setattr(run, "found_by", lambda fault: planted.append(fault) or "a test")
+    for name, text in {
+        "cfol_fast/other.py": "value = 1",
+        "tests/test_other.py": "from tests.shared import value",
+        "tests/shared.py": "from tests import deeper",
+        "tests/deeper.py": "",
+        "tests/mutants/faults/other.toml": OTHER,
+    }.items():
+        (project / name).write_text(text)
+    names = []
+    monkeypatch.setattr(run, "found_by", lambda fault: names.append(fault.operator) or "a test")
     monkeypatch.setattr(run, "failing_without_a_fault", lambda faults, jobs: [])
-    assert run.main(["--if-changed"]) == 0
-    assert not planted
-    assert "not again" in capsys.readouterr().out
-    assert run.main([]) == 0
-    assert len(planted) == 2
-    (project / "csrc" / "one.h").write_text("int one(int);")
-    assert run.main(["--if-changed"]) == 0
-    assert len(planted) == 4
+    monkeypatch.setattr(run, "run_in", lambda *arguments, **variables: (0, ""))
+    return names
+
+
+LIMITS = {"move a bound by one", "another message"}
+NUMBER, KERNEL = "another number", "another number of a kernel"
 
 
 @pytest.mark.parametrize(
-    ("name", "counts"),
+    ("name", "again"),
     [
-        ("cfol_fast/limit.py", True),
-        ("csrc/one.h", True),
-        ("csrc/cuda/another.cu", True),
-        ("tests/test_limit.py", True),
-        ("tests/conftest.py", True),
-        ("tests/native/building.py", True),
-        ("tests/emu/exercise.h", True),
-        ("tests/reference/philox.py", True),
-        ("README.md", False),
-        ("cfol_fast/another.py", False),
-        ("tests/mutants.md", False),
+        ("cfol_fast/limit.py", LIMITS),
+        ("cfol_fast/other.py", {NUMBER}),
+        ("cfol_fast/another.py", set()),
+        ("cfol_fast/ops/one.py", {KERNEL}),
+        ("csrc/one.h", {KERNEL}),
+        ("csrc/cuda/another.cu", {KERNEL}),
+        ("tests/test_limit.py", LIMITS),
+        ("tests/test_other.py", {NUMBER, KERNEL}),
+        ("tests/test_another.py", set()),
+        ("tests/shared.py", {NUMBER, KERNEL}),
+        ("tests/deeper.py", {NUMBER, KERNEL}),
+        ("tests/conftest.py", {*LIMITS, NUMBER, KERNEL}),
+        ("tests/native/building.py", {KERNEL}),
+        ("tests/native/test_another.py", set()),
+        ("tests/emu/exercise.h", {KERNEL}),
+        ("tests/ptx/kernel.h", {KERNEL}),
+        ("tests/reference/philox.py", {KERNEL}),
+        ("README.md", set()),
     ],
 )
-def test_the_hash_changes_with_every_file_that_the_faults_depend_on(project, name, counts):
-    before = run.dependency_hash(run.load_faults())
+def test_only_faults_of_which_something_changed_are_planted_again(project, planted, name, again):
+    assert run.main(["--if-changed"]) == 0
+    assert set(planted) == {*LIMITS, NUMBER, KERNEL}
+    planted.clear()
+    assert run.main(["--if-changed"]) == 0
+    assert planted == []
     path = project / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("something else")
-    assert (run.dependency_hash(run.load_faults()) != before) == counts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text((path.read_text() if path.exists() else "") + ("\n" if path.suffix != ".h" else "\n//"))
+    assert run.main(["--if-changed"]) == 0
+    assert set(planted) == again
+    planted.clear()
+    assert run.main(["--if-changed"]) == 0
+    assert planted == []
+
+
+def test_a_fault_that_is_changed_added_or_missed_is_planted(project, planted, monkeypatch):
+    assert run.main([]) == 0
+    planted.clear()
+    faults = project / "tests" / "mutants" / "faults" / "other.toml"
+    faults.write_text(OTHER.replace("value = 2", "value = 3"))
+    assert run.main(["--if-changed"]) == 0
+    assert planted == [NUMBER]
+    planted.clear()
+    extra = '[[fault]]\noperator = "a third"\nfile = "cfol_fast/other.py"\nfind = "value"\nreplace = "x"\n'
+    faults.write_text(faults.read_text() + extra)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "found_by", lambda fault: planted.append(fault.operator) or "")
+        assert run.main(["--if-changed"]) == 1
+    assert planted == ["a third"]
+    assert "**NOT FOUND**" in (project / "tests" / "mutants.md").read_text()
+    assert run.main(["--if-changed"]) == 0
+    assert planted == ["a third", "a third"]
+
+
+def test_the_faults_of_some_files_write_their_rows_and_leave_the_others(project, planted):
+    other = project / "tests" / "mutants" / "faults" / "other.toml"
+    assert run.main(["--faults", str(other)]) == 0
+    assert set(planted) == {NUMBER, KERNEL}
+    assert (project / "tests" / "mutants.md").read_text().count("**not planted yet**") == 2
+    planted.clear()
+    assert run.main(["--if-changed"]) == 0
+    assert set(planted) == LIMITS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("failures", "status"), [(2, 0), (3, 1)])
+def test_a_fault_may_ask_for_several_tests_that_fail(project, failures, status):
+    test = project / "tests" / "test_limit.py"
+    test.write_text(
+        TEST + "\ndef test_ten_again():\n    with pytest.raises(ValueError):\n        check(10)\n"
+    )
+    first = FAULT.partition('[[fault]]\noperator = "another message"')[0]
+    faults = project / "tests" / "mutants" / "faults" / "limit.toml"
+    faults.write_text(f"{first}failures = {failures}\n")
+    assert run.main([]) == status
 
 
 def test_a_table_of_files_that_changed_meanwhile_is_not_written(project, capsys, monkeypatch):
     monkeypatch.setattr(run, "failing_without_a_fault", lambda faults, jobs: [])
     monkeypatch.setattr(
-        run, "found_by", lambda fault: (project / "csrc" / "one.h").write_text("int two();") and "a test"
+        run, "found_by", lambda fault: (project / fault.file).write_text(LIMIT + "#") and "a test"
     )
     assert run.main([]) == 1
     assert not (project / "tests" / "mutants.md").exists()
