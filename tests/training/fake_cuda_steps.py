@@ -13,14 +13,24 @@ import contextlib
 import ctypes
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from cfol_fast import machine
 from cfol_fast.frozen import cudnn
 from cfol_fast.methods import METHODS
+from cfol_fast.runs.checkpoint_contents import Checkpoint
 from cfol_fast.runs.optimizers import DeviceRateSGD
 from tests.training.tiny import QUICK, new_trainer, use_few_images
 from tests.training.tiny import take_steps as two_steps
@@ -121,6 +131,113 @@ def take_steps(method: str, precision: str, folder: str) -> None:
     raise AssertionError("a read-back did not raise")
 
 
+def reachable(root: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(where, tensor) of every tensor that can be reached from an object's attributes and items."""
+    done: set[int] = set()
+    todo = [("", root)]
+    while todo:
+        where, thing = todo.pop()
+        if id(thing) in done or isinstance(thing, (str, int, float, type, torch.device)):
+            continue
+        done.add(id(thing))
+        if isinstance(thing, torch.Tensor):
+            yield where, thing
+            if thing.grad is not None:
+                yield f"{where}.grad", thing.grad
+        elif isinstance(thing, dict):
+            todo += [(f"{where}[{key!r}]", value) for key, value in thing.items()]
+        elif isinstance(thing, (list, tuple, deque)):
+            todo += [(f"{where}[{i}]", value) for i, value in enumerate(thing)]
+        else:
+            attributes = getattr(thing, "__dict__", {})
+            todo += [(f"{where}.{key}", value) for key, value in attributes.items()]
+
+
+class Copies(TorchDispatchMode):
+    """Notes every op that takes tensors of two devices, or gives one of another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 0
+        self.between: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs, out))
+        devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        self.ops += 1
+        if len(devices) > 1:
+            self.between.append(f"{func} over {sorted(map(str, devices))}")
+        return out
+
+
+# Random states that were read and set: torch's own generators, where a model has dropout.
+GENERATORS: list[tuple[str, str]] = []
+
+
+def pretend_generators() -> None:
+    def state(device: Any = "cuda") -> torch.Tensor:
+        GENERATORS.append(("read", str(device)))
+        return torch.zeros(16, dtype=torch.uint8)
+
+    def set_state(state: torch.Tensor, device: Any = "cuda") -> None:
+        assert state.device.type == "cpu", "a generator's state goes through the host"
+        GENERATORS.append(("set", str(device)))
+
+    def set_host_state(state: torch.Tensor) -> None:
+        assert state.device.type == "cpu", "the host's generator has a state on the host"
+
+    torch.cuda.get_rng_state, torch.cuda.set_rng_state = state, set_state  # type: ignore[assignment]
+    torch.set_rng_state = set_host_state
+    torch.cuda.get_device_name = lambda device=None: "fake"  # type: ignore[assignment]
+
+
+def elsewhere(trainer: Any) -> list[str]:
+    """What of a trainer's step is not on the GPU."""
+    parts = {"step": trainer.step, "batches": trainer.state.batches, "average": trainer.state.average}
+    return [f"{where} is on {t.device}" for where, t in reachable(parts) if t.device != CUDA]
+
+
+def resume(method: str, optimizer: str, folder: str) -> None:
+    """A run goes on from a checkpoint that was read to the device, and from one that came through the host, as
+    it does with several processes.
+    """
+    settings = {"model__name": "resnet18@0.125", "precision": "float32", "optimizer__name": optimizer}
+    trainer = new_trainer(folder, method, device="meta", ema=0.9, **settings)
+    mode = FakeTensorMode()
+    on_cuda(mode, trainer)
+    trainer.config = trainer.config.with_settled({"device": str(CUDA)})
+    state = trainer.state
+    with mode:
+        trainer.step.optimizer = make_optimizer(trainer.step.model, trainer.config.optimizer, CUDA)
+        two_steps(trainer, 2)
+        copies = Copies()
+        with copies:
+            two_steps(trainer, 1)
+        assert copies.ops > 100
+        assert not copies.between, copies.between[:5]
+        # One that a source has drawn ahead, with its ticket.
+        state.batches._waiting.append((trainer.step.sampler.draw(16), trainer.step.sampler.ticket()))
+        stored = state.whole().to_state()
+        for place in (CUDA, torch.device("cpu")):
+
+            def put(value: Any, place: torch.device = place) -> Any:
+                if not isinstance(value, torch.Tensor):
+                    return value
+                with unset_fake_temporarily():
+                    empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
+                return FakeTensor(mode, empty, place)
+
+            state.load(Checkpoint.of(tree_map(put, stored), state.folder / "last.pt", trainer.config.data.name))
+            assert len(state.batches._waiting) == 1
+            assert not elsewhere(trainer), elsewhere(trainer)[:5]
+            state.batches._waiting.clear()
+            two_steps(trainer, 1)
+            assert not elsewhere(trainer), elsewhere(trainer)[:5]
+    assert {device for _, device in GENERATORS} == {str(CUDA)}, GENERATORS
+    assert {what for what, _ in GENERATORS} == {"read", "set"}
+
+
 if __name__ == "__main__":
     pretend()
     # To choose a backend for bfloat16, torch would ask cuDNN, and cuDNN the device.
@@ -134,5 +251,11 @@ if __name__ == "__main__":
             print(method, "deterministic" if deterministic else "", flush=True)
             with machine.computing(sys.argv[1], deterministic):
                 take_steps(method, sys.argv[1], folder)
+        if sys.argv[1] == "float32":
+            pretend_generators()
+            for method, optimizer in (("cfol", "sgd"), ("fol", "adamw")):
+                print(method, "resumed with", optimizer, flush=True)
+                with machine.computing("float32", False):
+                    resume(method, optimizer, folder)
     assert set(FUSED) == {getattr(torch, sys.argv[1])}, FUSED
     print("all ran on", CUDA)
