@@ -283,6 +283,9 @@ def main(arguments: list[str] | None = None) -> int:
     if again != hashes:
         print("The files changed meanwhile: no table is written. Run it again.")
         return 1
+    # Another run may have written rows meanwhile.
+    now = verdicts.kept(table)
+    finds |= {f.number: now[hashes[f.number]] for f in faults if hashes[f.number] in now}
     table.write_text(verdicts.written(faults, finds | planted, hashes))
     return missed
 

@@ -1,5 +1,5 @@
 """A process of its own: training steps on fake tensors whose device is cuda:0. python -m
-tests.training.fake_cuda_steps PRECISION.
+tests.training.fake_cuda_steps PRECISION, or resume.
 
 Every branch for a GPU is taken, a read-back raises, and mixing devices raises. FakeTensorMode takes a guard
 that does nothing while torch counts no device, but the autograd engine asks for the state of every device it
@@ -28,10 +28,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cfol_fast import machine
-from cfol_fast.frozen import cudnn
+from cfol_fast.frozen import cudnn, fingerprint
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.checkpoint_contents import Checkpoint
-from cfol_fast.runs.optimizers import DeviceRateSGD
+from cfol_fast.runs.optimizers import OPTIMIZERS, DeviceRateSGD
+from cfol_fast.sampling import index_sampler
 from tests.training.tiny import QUICK, new_trainer, use_few_images
 from tests.training.tiny import take_steps as two_steps
 
@@ -61,12 +62,21 @@ def pretend() -> None:
     torch.cuda.current_device = lambda: 0
     torch.cuda.device = lambda device: contextlib.nullcontext()
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
-    # torch has no shape function for it; it returns nothing.
+    # torch has no shape functions for these; they return nothing.
     LIBRARY.impl("_fused_sgd_.tensor_lr", lambda *arguments, **options: None)
+    LIBRARY.impl("_fused_adamw_.tensor_lr", lambda *arguments, **options: None)
     # Nor for these, which have no derivative either.
     LIBRARY.impl("cudnn_convolution_relu", convolution_relu)
     LIBRARY.impl("cudnn_convolution_add_relu", convolution_add_relu)
     cudnn.fuses = lambda device, dtype: True
+    # The state of the host's generator is a real tensor.
+    in_bytes = fingerprint._in_bytes
+
+    def of_a_real_tensor(state: torch.Tensor) -> bytes:
+        with unset_fake_temporarily():
+            return in_bytes(state)
+
+    fingerprint._in_bytes = of_a_real_tensor
 
 
 def on_cuda(mode: FakeTensorMode, root: Any) -> None:
@@ -110,7 +120,9 @@ def on_cuda(mode: FakeTensorMode, root: Any) -> None:
             todo += thing
         if isinstance(table, dict):
             for key, value in list(table.items()):
-                table[key] = swap(value)
+                # A complete configuration takes no value, not even its own.
+                if (swapped := swap(value)) is not value:
+                    table[key] = swapped
 
 
 def take_steps(method: str, precision: str, folder: str) -> None:
@@ -190,6 +202,8 @@ def pretend_generators() -> None:
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = state, set_state  # type: ignore[assignment]
     torch.set_rng_state = set_host_state
     torch.cuda.get_device_name = lambda device=None: "fake"  # type: ignore[assignment]
+    # Fake tensors have no values to look at.
+    index_sampler._not_like = lambda name, mine, theirs: None
 
 
 def elsewhere(trainer: Any) -> list[str]:
@@ -199,17 +213,18 @@ def elsewhere(trainer: Any) -> list[str]:
 
 
 def resume(method: str, optimizer: str, folder: str) -> None:
-    """A run goes on from a checkpoint that was read to the device, and from one that came through the host, as
-    it does with several processes.
+    """A run goes on from a checkpoint that was read to the device, and from one that came through the host,
+    as it does with several processes.
     """
     settings = {"model__name": "resnet18@0.125", "precision": "float32", "optimizer__name": optimizer}
-    trainer = new_trainer(folder, method, device="meta", ema=0.9, **settings)
-    mode = FakeTensorMode()
+    trainer = new_trainer(folder, method, device="meta", ema__decay=0.9, **settings)
+    # A checkpoint is looked at as a model of its own, which is made of real tensors.
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
     on_cuda(mode, trainer)
     trainer.config = trainer.config.with_settled({"device": str(CUDA)})
     state = trainer.state
     with mode:
-        trainer.step.optimizer = make_optimizer(trainer.step.model, trainer.config.optimizer, CUDA)
+        trainer.step.optimizer = OPTIMIZERS[optimizer](trainer.step.model, trainer.config.optimizer, CUDA)
         two_steps(trainer, 2)
         copies = Copies()
         with copies:
@@ -228,7 +243,8 @@ def resume(method: str, optimizer: str, folder: str) -> None:
                     empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
                 return FakeTensor(mode, empty, place)
 
-            state.load(Checkpoint.of(tree_map(put, stored), state.folder / "last.pt", trainer.config.data.name))
+            moved = tree_map(put, stored)
+            state.load(Checkpoint.of(moved, state.folder / "last.pt", trainer.config.data.name))
             assert len(state.batches._waiting) == 1
             assert not elsewhere(trainer), elsewhere(trainer)[:5]
             state.batches._waiting.clear()
@@ -238,24 +254,30 @@ def resume(method: str, optimizer: str, folder: str) -> None:
     assert {what for what, _ in GENERATORS} == {"read", "set"}
 
 
-if __name__ == "__main__":
-    pretend()
-    # To choose a backend for bfloat16, torch would ask cuDNN, and cuDNN the device.
-    torch.backends.cudnn.enabled = sys.argv[1] == "float32"
-    use_few_images()
+def resume_all() -> None:
+    pretend_generators()
+    for optimizer in OPTIMIZERS:
+        with tempfile.TemporaryDirectory() as folder, machine.computing("float32", False):
+            print("resumed with", optimizer, flush=True)
+            resume("cfol", optimizer, folder)
+
+
+def take_steps_of_all(precision: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         # The methods' bfloat16 is that of the CPU, where tests/training/test_replay.py has them all; here it
         # is that of the attack.
-        chosen = METHODS if sys.argv[1] == "float32" else QUICK
+        chosen = METHODS if precision == "float32" else QUICK
         for method, deterministic in [*((method, False) for method in chosen), *DETERMINISTIC]:
             print(method, "deterministic" if deterministic else "", flush=True)
-            with machine.computing(sys.argv[1], deterministic):
-                take_steps(method, sys.argv[1], folder)
-        if sys.argv[1] == "float32":
-            pretend_generators()
-            for method, optimizer in (("cfol", "sgd"), ("fol", "adamw")):
-                print(method, "resumed with", optimizer, flush=True)
-                with machine.computing("float32", False):
-                    resume(method, optimizer, folder)
-    assert set(FUSED) == {getattr(torch, sys.argv[1])}, FUSED
+            with machine.computing(precision, deterministic):
+                take_steps(method, precision, folder)
+    assert set(FUSED) == {getattr(torch, precision)}, FUSED
+
+
+if __name__ == "__main__":
+    pretend()
+    # To choose a backend for bfloat16, torch would ask cuDNN, and cuDNN the device.
+    torch.backends.cudnn.enabled = sys.argv[1] != "bfloat16"
+    use_few_images()
+    resume_all() if sys.argv[1] == "resume" else take_steps_of_all(sys.argv[1])
     print("all ran on", CUDA)

@@ -30,8 +30,17 @@ def stand_ins(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_fake_cuda_the_step_of_every_method_runs_and_reads_nothing_back(stand_ins, precision):
+    run(stand_ins, precision)
+
+
+@pytest.mark.slow
+def test_fake_cuda_all_of_a_resumed_run_is_on_its_device_and_no_step_copies_between_devices(stand_ins):
+    run(stand_ins, "resume")
+
+
+def run(stand_ins, what):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.fake_cuda_steps", precision],
+        [sys.executable, "-m", "tests.training.fake_cuda_steps", what],
         cwd=HERE.parents[1],
         env={**os.environ, "LD_LIBRARY_PATH": str(stand_ins), "LD_PRELOAD": str(stand_ins / "shim.so")},
         capture_output=True,
