@@ -133,8 +133,8 @@ void check_counts(const int64_t* rows, int64_t length, int64_t most, const char*
     const int64_t draws = rows[2 * i], losses = rows[2 * i + 1];
     if (draws < 0 || draws > most) value_error(name, " must count from 0 to ", most, " draws, got ", draws, " in row ", i);
     if (losses < 0 || losses > draws * static_cast<int64_t>(kLossScale))
-      value_error(name, " must have losses from 0 to 1 for each draw, got a sum of ", losses, " for ", draws, " draws in row ",
-                  i);
+      value_error(name, " must have losses from 0 to 1 for each draw, got a sum of ", losses, " for ", draws,
+                  " draws in row ", i);
   }
 }
 
@@ -149,6 +149,7 @@ void exp3_learn(Tensor w, const Tensor& p, const Tensor& tally, Tensor seen, dou
   check_same_device(tally, w, "tally", "w");
   check_same_device(seen, w, "seen", "w");
   check_eta(eta);
+  check_apart({{"w", w}, {"seen", seen}, {"fault", fault}}, {{"p", p}, {"tally", tally}});
   const double* chances = p.const_data_ptr<double>();
   const int64_t* drawn = tally.const_data_ptr<int64_t>();
   int64_t* before = seen.mutable_data_ptr<int64_t>();

@@ -101,6 +101,12 @@ def _bandits(g: torch.Generator) -> Calls:
         yield "exp3_update", (w.clone(), bad_p, bad_y, bad_loss, 0.1, ops.new_fault())
         yield "exp3_update", (w.clone(), bad_p, bad_y, bad_loss, 0.1, None)
         yield "class_tally", (ops.new_tally(k), y, loss, None)
+        tally = ops.new_tally(k)
+        torch.ops.cfol_fast.class_tally.default(tally, y, loss, None)
+        for rows in (1, k):
+            seen = torch.full((rows, 2), 5)
+            yield "exp3_learn", (w.clone(), p, tally, seen, 0.1, ops.new_fault())
+            yield "exp3_learn", (w.clone(), bad_p, -tally, seen.clone(), 1e6, ops.new_fault())
         yield "class_tally", (ops.new_tally(k), bad_y, bad_loss, ops.new_fault())
 
 
