@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cfol_fast import machine
-from cfol_fast.frozen import cudnn, memory
+from cfol_fast.frozen import cudnn, snapshot
 from cfol_fast.methods import METHODS
 from cfol_fast.runs.checkpoint_contents import Checkpoint
 from cfol_fast.runs.optimizers import OPTIMIZERS, DeviceRateSGD
@@ -70,13 +70,13 @@ def pretend() -> None:
     LIBRARY.impl("cudnn_convolution_add_relu", convolution_add_relu)
     cudnn.fuses = lambda device, dtype: True
     # The state of the host's generator is a real tensor.
-    in_bytes = memory.in_bytes
+    in_bytes = snapshot.in_bytes
 
     def of_a_real_tensor(state: torch.Tensor) -> bytes:
         with unset_fake_temporarily():
             return in_bytes(state)
 
-    memory.in_bytes = of_a_real_tensor
+    snapshot.in_bytes = of_a_real_tensor
 
 
 def on_cuda(mode: FakeTensorMode, root: Any) -> None:
