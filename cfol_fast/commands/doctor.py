@@ -128,9 +128,9 @@ def _convolutions(chosen: dict[str, Any]) -> str:
     ways = ", ".join(f"{count} x {way}" for way, count in sorted(chosen_ways.items()))
     ways += "; layer by layer with --json" if ways else ""
     if chosen["setting"] == "fixed":
-        return "the attack's layers: the fixed ways, without a race"
+        return "the attack's layers: the fixed ways, without autotuning"
     if chosen["setting"] == "race":
-        return f"the attack's layers: chosen by a race, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
+        return f"the attack's layers: chosen by autotuning, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
     return f"the attack's layers: pinned by {chosen['file']}, {ways or 'none'}"
 
 

@@ -175,7 +175,7 @@ def _frontier(args: argparse.Namespace) -> int:
     from cfol_fast.recipes.frontier import carrying_out
 
     if len(args.recipes) > 1 or args.checkpoint:
-        raise InputError(f"{FRONTIER} is carried out alone, and takes no --checkpoint")
+        raise InputError(f"{FRONTIER} runs alone, and takes no --checkpoint")
     if (args.keep is not None) + (args.take is not None) + args.dry_run > 1:
         raise InputError("--keep, --take and --dry-run are three commands: give one of them")
     if args.keep is not None:

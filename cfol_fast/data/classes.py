@@ -68,7 +68,7 @@ def order_as_text(names: Sequence[str]) -> str | None:
     if wrong is None or sorted(map(int, names)) == [int(name) for name in names]:
         return None
     return (
-        f"the weights have no class names: their output {wrong} is taken for the class {names[wrong]!r}, as"
+        f"the weights have no class names: their output {wrong} counts as the class {names[wrong]!r}, as"
         " the folders are in the order of text (10 before 2). If the classes were numbered in training,"
         " rename the folders to 00, 01, 02 ..."
     )

@@ -229,10 +229,9 @@ def price(comparison: Comparison) -> Table | None:
     table = Table(
         "price",
         "The price",
-        f"Under attack, against {base.label}, means over the seeds: the average in points, the class that"
-        f" loses most, and for the class that {base.label} is weakest in, how many of its images are"
-        " recognised (recall), how many of the images taken for it are of it (precision), both in percent,"
-        f" and how many images of other classes are taken for it (false alarms).{note}",
+        f"Under attack, against {base.label}, means over the seeds: the average in points and the class that"
+        f" loses most. For the weakest class of {base.label}: recall and precision in percent, and the"
+        f" number of images of other classes that are classified as this class (false alarms).{note}",
         ["Method"],
         columns,
         rows,
@@ -273,7 +272,7 @@ def classes(comparison: Comparison) -> Table | None:
         "classes",
         "All classes",
         "Accuracy by class in percent, the weakest first; differences from the baseline in points. Precision:"
-        " of the attacked images that are taken for the class, those that are of it.",
+        " the share of the images classified as this class that belong to it, under attack.",
         ["Class"],
         titles,
         rows,

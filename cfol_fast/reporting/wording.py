@@ -172,7 +172,7 @@ def _evidence(base: Group, focus: Group, of: int, metric: Metric) -> str:
         else ""
     )
     if difference is None or len(difference.values) == 1:
-        return f"One seed shows no difference between methods: another seed may turn it round.{selected}"
+        return f"One seed shows no difference between methods: another seed may reverse it.{selected}"
     seeds = f"over {len(difference.values)} seeds"
     if difference.interval is None:
         return (
@@ -182,9 +182,7 @@ def _evidence(base: Group, focus: Group, of: int, metric: Metric) -> str:
     low, high = (metric.change(limit) for limit in difference.interval)
     unit = "points" if metric.unit == SHARE else "classes"
     if selected:
-        return (
-            f"The 95 % interval of the difference {seeds}, of it alone, is {low} to {high} {unit}.{selected}"
-        )
+        return f"The unadjusted 95 % interval of the difference {seeds} is {low} to {high} {unit}.{selected}"
     verdict = "is shown" if difference.verdict != NOT_SHOWN else "is not shown"
     return f"The difference {verdict} {seeds}: its 95 % interval is {low} to {high} {unit}."
 
@@ -201,8 +199,8 @@ def price_sentence(price: Mapping[str, Any]) -> str:
         recall, precision = (change_text(price[key]) for key in ("recall", "precision"))
         alarms = " → ".join(f"{value:.0f}" for value in price["false_alarms"])
         text += (
-            f"; of {favoured}, {recall} % are recognised, and of what is taken for it {precision} % are"
-            f" (false alarms: {alarms})"
+            f"; for {favoured}, the recall goes {recall} %, the precision {precision} % (false alarms:"
+            f" {alarms})"
         )
     return text + "."
 

@@ -368,7 +368,7 @@ def test_evaluate_refuses_other_names(trained):
 
 def test_numbers_in_the_order_of_text_are_told_where_weights_have_no_names():
     names = sorted(map(str, range(12)))
-    assert "output 2 is taken for the class '10'" in classes.order_as_text(names)
+    assert "output 2 counts as the class '10'" in classes.order_as_text(names)
     assert classes.order_as_text([f"{n:02}" for n in range(12)]) is None
     assert classes.order_as_text(list(map(str, range(12)))) is None
     assert classes.order_as_text(["ant", "bee"]) is None

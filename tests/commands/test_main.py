@@ -357,7 +357,7 @@ def test_the_doctor_prints_the_way_of_each_layer(capsys):
     chosen.settle("forward, 16 x 3x8x8 -> 4", "channels_last plain")
     with using(chosen):
         assert (
-            "chosen by a race, 1 x channels_last plain; layer by layer with --json"
+            "chosen by autotuning, 1 x channels_last plain; layer by layer with --json"
             in call(capsys, "doctor")[1]
         )
         found = json.loads(call(capsys, "doctor", "--json")[1])

@@ -220,7 +220,7 @@ def test_the_small_scale_is_frontiers_alone(capsys):
 
 def test_frontier_is_carried_out_alone(capsys):
     assert cli.main(["reproduce", "frontier", "cifar10", "--scale", "mini"]) == 2
-    assert "carried out alone" in capsys.readouterr().err
+    assert "runs alone" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_the_search(tmp_path, capsys):

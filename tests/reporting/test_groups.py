@@ -226,7 +226,7 @@ def test_the_best_of_several_by_its_test_result_is_called_descriptive(tmp_path):
     first, second = headline(seeds_with_worst(tmp_path, worst))
     assert first.startswith("CFOL-AT lifts")
     assert "CFOL-AT is the best of 2 methods by this test result itself" in second
-    assert "95 % interval of the difference over 3 seeds, of it alone, is +1" in second
+    assert "The unadjusted 95 % interval of the difference over 3 seeds is +1" in second
     assert "shown" not in second
 
 

@@ -19,7 +19,7 @@ def test_a_class_that_no_image_is_taken_for_has_no_precision():
 
 def test_a_precision_that_is_not_defined_is_a_dash():
     found = price([BLIND], [SEEING])
-    assert "– → 75.0 % are (false alarms: 0 → 2)" in price_sentence(found)
+    assert "precision – → 75.0 % (false alarms: 0 → 2)" in price_sentence(found)
     assert "– → 75.0" in [cell.text for cell in price_cells(found)]
 
 
