@@ -20,7 +20,7 @@ help:
 	@echo "make mutants   plant faults and see that the tests find each; writes tests/mutants.md (10 minutes)"
 	@echo "make ckpt-chaos    kills a run at the file events of its saves, by a tool that is not ours, in .venv-ckpt-chaos"
 	@echo "make hostile MINUTES=30  attempts to break it: bad input, damaged files, failing disks, kills; says what held"
-	@echo "make lint      ruff, mypy, clang-format, and imports that go down only"
+	@echo "make lint      ruff, mypy, clang-format, imports that go down only, and words that must not come back"
 	@echo "make docs      the documentation's site, in site/"
 	@echo "make wheel     dist/*.whl, which installs without a compiler, for CPU and CUDA builds of torch"
 	@echo "make bench     the benchmarks, against every peer, with all instructions of the processor and with AVX2 (hours)"
@@ -114,6 +114,7 @@ lint: $(STAMP)/torch $(STAMP)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python -m tools.words
 	$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 
 format: $(STAMP)/dev

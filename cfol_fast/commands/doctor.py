@@ -130,7 +130,8 @@ def _convolutions(chosen: dict[str, Any]) -> str:
     if chosen["setting"] == "fixed":
         return "the attack's layers: the fixed ways, without autotuning"
     if chosen["setting"] == "race":
-        return f"the attack's layers: chosen by autotuning, {ways or 'none yet'} ({chosen['file'] or 'not kept'})"
+        kept = chosen["file"] or "not kept"
+        return f"the attack's layers: chosen by autotuning, {ways or 'none yet'} ({kept})"
     return f"the attack's layers: pinned by {chosen['file']}, {ways or 'none'}"
 
 

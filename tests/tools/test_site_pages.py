@@ -15,7 +15,7 @@ from tools.collection import read_frontiers
 from tools.leaderboard_page import leaderboard_page
 from tools.which_method_page import which_method_page
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
