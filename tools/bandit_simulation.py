@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cfol_fast import atomic
 from cfol_fast.reporting import picture_files
-from cfol_fast.reporting.chart import BarChart, Figure, Series
+from cfol_fast.reporting.chart import BarChart, Chart, Figure, Series
 from cfol_fast.sampling import ClassSampler, step_size
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -163,7 +163,7 @@ def picture(found: list[Found]) -> Figure:
     """For each size: in what share of the runs the bad class is first, by bandit."""
     shown = ["none", "running", "Exp3-IX", "Group DRO"]
     colours = ["slate", "indigo", "amber", "rose"]
-    charts = []
+    charts: list[Chart] = []
     for k, draws, _ in SIZES:
         bars = []
         for name, colour in zip(shown, colours, strict=True):

@@ -115,8 +115,8 @@ def divided(
     # Of a pair of group and class that occurs, the number of images.
     pairs, counts = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
     per_class = Counter(pairs[1].tolist())
-    for c in np.flatnonzero(sizes):
-        if per_class[int(c)] < 2:
+    for c in np.flatnonzero(sizes).tolist():
+        if per_class[c] < 2:
             raise InputError(
                 f"class {repr(classes[c]) if len(classes) else c} has one group of {sizes[c]} images, and no"
                 f" group is divided. {WAY_OUT}"
