@@ -11,6 +11,8 @@ from itertools import product
 import numpy as np
 from PIL import Image
 
+from cfol_fast.data.images import ImageSet
+
 SIDE, FREQUENCIES = 32, 8
 # Of the 64 bits; unrelated images differ in about 32.
 MOST_BITS = 18
@@ -25,6 +27,12 @@ def thumbnail(pixels: np.ndarray) -> np.ndarray:
     """uint8 (SIDE, SIDE), of an image (h, w, c) of one or three channels."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("L")
     return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+
+
+def sampled(images: ImageSet, count: int) -> np.ndarray:
+    """The thumbnails of at most `count` evenly spaced images."""
+    rows = range(0, len(images), -(-len(images) // count))
+    return np.stack([thumbnail(images.image(row).numpy()) for row in rows])
 
 
 def hashes(thumbnails: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cfol_fast import data, ops, processes
-from cfol_fast.data import room
+from cfol_fast.data import near_duplicates, room
 from cfol_fast.data.content import PartContent, check_content, copies, copies_note, describe, records
 from cfol_fast.data.fed_source import FedSource
 from cfol_fast.data.images import Images, ImageSet
@@ -23,6 +23,8 @@ from cfol_fast.runs.rules import is_fed
 
 # What is compared with the training images, in words.
 PARTS = {"test": "test set", "holdout": "hold-out"}
+# Images in which near copies are looked for: a second or two.
+HELD_LOOKED_AT, LOOKED_AT = 250, 4000
 
 
 @dataclass
@@ -115,6 +117,9 @@ def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     elif found.holdout is not None:
         validation = source_of(found.holdout)
     images = found.train if training_rows is None else found.train.subset(training_rows)
+    held = found.holdout if held_out is None else found.train.subset(held_out)
+    if held is not None and content is not None and data.is_own(wanted.name, wanted.root):
+        notes += _near_copies_note(held, images)
     copied = {} if content is None else _copies(content, training_rows, held_out)
     notes += [f"warning: {copies_note(PARTS[part], *counts)}" for part, counts in copied.items()]
     word = wanted.augment
@@ -174,6 +179,25 @@ def _groups_note(groups: Tensor, held_out: Tensor, fraction: float) -> str:
         f"hold-out by groups: {len(held):,} of {len(of):,} groups, {share:.1%} of"
         f" the images where {fraction:.1%} was asked for; no group is divided"
     )
+
+
+def _near_copies_note(held: Images, train: Images) -> list[str]:
+    """A warning where some of a sample of the hold-out look like training images. Of images that stay in
+    files there is none: their decoding would take longer than a few seconds.
+    """
+    if not (isinstance(held, ImageSet) and isinstance(train, ImageSet)):
+        return []
+    mine, theirs = (
+        near_duplicates.sampled(part, count) for part, count in ((held, HELD_LOOKED_AT), (train, LOOKED_AT))
+    )
+    like = len({row for row, _ in near_duplicates.pairs(mine, theirs).tolist()})
+    if not like:
+        return []
+    return [
+        f"warning: {like:,} of {len(mine):,} images of the hold-out look like one of {len(theirs):,} training"
+        " images (near copies, of a sample): its accuracies may be too high. cfol-fast data check DIR shows"
+        " such pairs; --holdout-groups keeps images that belong together on one side"
+    ]
 
 
 def _copies(
