@@ -30,6 +30,12 @@ def signed(number: float, digits: int = 1) -> str:
     return ("+" if number > 0 else MINUS) + text
 
 
+def radius_text(eps: float) -> str:
+    """A radius as people write it: 8/255 where it is one."""
+    pixels = round(eps * 255)
+    return f"{pixels}/255" if pixels and abs(eps * 255 - pixels) < 1e-6 and pixels < 255 else f"{eps:g}"
+
+
 def named(names: Sequence[str]) -> str:
     """The only one by its name; of several their number: no one of them is meant."""
     return names[0] if len(names) == 1 else f"{len(names)} classes"

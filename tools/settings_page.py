@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\
 # Settings
 
-Every setting of a run, with its place in `config.json`. Python, a TOML file (`--config FILE`), the
+Every setting of a run, with its place in `config.json`. Python, a TOML or JSON file (`--config FILE`), the
 options of `cfol-fast train` and `--set KEY=VALUE` set the same values; the later of these wins.
 `--print-config` shows the complete configuration. Numbers may be fractions such as `8/255`. A setting
 without a default follows the data set or the method, or is unused: its meaning states which.

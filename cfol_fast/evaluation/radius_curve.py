@@ -14,7 +14,7 @@ from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.evaluator import Progress, evaluate
 from cfol_fast.evaluation.inputs import as_source
 from cfol_fast.evaluation.result import Evaluation
-from cfol_fast.plain_text import aligned, percent
+from cfol_fast.plain_text import aligned, percent, radius_text
 from cfol_fast.runs.metrics import METRICS
 
 
@@ -87,12 +87,6 @@ def table(report: Evaluation) -> str:
         title = metric.phrase(curve[-1]["robust"]["floor"])
         rows.append([title, *(metric.with_unit(at["robust"][key]) for at in curve)])
     return "\n".join(["accuracy over the radius", *aligned(rows)])
-
-
-def radius_text(eps: float) -> str:
-    """A radius as people write it: 8/255 where it is one."""
-    pixels = round(eps * 255)
-    return f"{pixels}/255" if pixels and abs(eps * 255 - pixels) < 1e-6 and pixels < 255 else f"{eps:g}"
 
 
 def _percent(value: float | None) -> str:

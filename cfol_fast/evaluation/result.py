@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.machine import versions
-from cfol_fast.plain_text import aligned, percent
+from cfol_fast.plain_text import aligned, percent, radius_text
 from cfol_fast.runs.csv_text import csv_text
 from cfol_fast.runs.metrics import METRICS
 from cfol_fast.runs.predictions import pack
@@ -95,15 +95,16 @@ class Evaluation:
         return csv_text(rows)
 
     def table(self) -> str:
-        """For the terminal: what is wrong with the figures; one line per class, worst first; then the
-        summary.
+        """For the terminal: what is wrong with the figures; what was measured; one line per class, worst
+        first; then the summary.
         """
         clean = self.clean.record
         shown = clean if self.robust is None else self.robust.record
         both = [clean] if self.robust is None else [clean, shown]
-        rows: list[list[str] | None] = [
-            ["class", "count", "clean", *([] if self.robust is None else ["robust"]), "95 % interval"]
-        ]
+        columns = (
+            ["clean", "95 % interval"] if self.robust is None else ["clean", "robust", "robust 95 % interval"]
+        )
+        rows: list[list[str] | None] = [["class", "count", *columns]]
         # A class without examples comes last.
         for name in sorted(shown.classes, key=lambda name: shown.per_class.get(name, 2.0)):
             if name not in shown.per_class:
@@ -135,12 +136,42 @@ class Evaluation:
                 f"robust: upper bounds, by {names}; a stronger attack finds more (--attack autoattack)"
             )
         warnings = [f"warning: {one['reason']}" for one in self.warnings]
-        return "\n".join([*warnings, *lines, *(f"note: {note}" for note in self.notes)])
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([*warnings, *self.measured(), *lines, *notes])
+
+    def measured(self) -> list[str]:
+        """What the figures were measured with, so that a table says it wherever it is pasted."""
+        attacks = "; ".join(_in_words(what) for what, _ in self.attacks) or "none"
+        known = self.settings
+        images = f"{len(self.clean.correct):,} images"
+        data = [known["dataset"], known.get("data")] if known.get("dataset") else []
+        where = " in ".join(str(part) for part in data if part)
+        return [
+            f"attack: {attacks}" + (", active set" if known.get("active_set") else ""),
+            *([f"checkpoint: {known['checkpoint']}"] if known.get("checkpoint") else []),
+            f"data: {where}, {images}" if where else f"data: {images}",
+            *([f"device: {known['device']}"] if known.get("device") else []),
+        ]
 
 
 def describe(attack: Mapping[str, Any]) -> str:
     """An attack's parameters on one line."""
     return ", ".join(f"{key} {value}" for key, value in attack.items() if key != "kind")
+
+
+def _in_words(attack: Mapping[str, Any]) -> str:
+    """What decides how strong an attack is: "pgd, linf radius 8/255, 20 steps of 1/255, 2 restarts"."""
+    parts = [str(attack.get("kind"))]
+    if isinstance(eps := attack.get("eps"), int | float):
+        parts.append(f"{attack.get('norm', '')} radius {radius_text(eps)}".strip())
+    if count := attack.get("steps"):
+        size = attack.get("step")
+        parts.append(f"{count} step{'s' * (count > 1)}" + (f" of {radius_text(size)}" if size else ""))
+    if (restarts := attack.get("restarts") or 1) > 1:
+        parts.append(f"{restarts} restarts")
+    if (loss := attack.get("loss")) not in (None, "ce"):
+        parts.append(f"loss {loss}")
+    return ", ".join(parts)
 
 
 def _percent(value: float) -> str:

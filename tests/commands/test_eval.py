@@ -257,3 +257,12 @@ def test_somebody_elses_config_beside_somebody_elses_weights_does_not_matter(
 def test_a_file_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["eval", "/nowhere/run"]) == 2
     assert "no run folder or checkpoint /nowhere/run" in capsys.readouterr().err
+
+
+def test_the_command_names_the_checkpoint_and_the_data_too(capsys, weights):
+    words = ["eval", str(weights), "--dataset", "fashion-mini"]
+    assert cli.main([*words, "--limit", "20", "--attack", "fgsm", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"checkpoint: {weights}" in lines
+    assert "data: fashion-mini, 20 images" in lines
+    assert "attack: fgsm, linf radius 0.1, 1 step of 0.125" in lines

@@ -149,7 +149,7 @@ def test_it_is_said_above_the_table_and_in_the_json_and_no_requirement_is_met(
     assert warning in [one["warning"] for one in written]
     lines = report.table().splitlines()
     assert lines[: len(written)] == [f"warning: {one['reason']}" for one in written]
-    assert lines[len(written)].startswith("class")
+    assert lines[len(written)].startswith("attack: ")
     assert not is_met(report)
     verdict = requirements.parse("clean.average>=0", report.clean.classes, True).verdict(report)
     assert written[0]["reason"] in verdict["reason"]
