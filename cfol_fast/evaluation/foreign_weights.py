@@ -57,13 +57,8 @@ class ReadWeights(NamedTuple):
     classes: list[str] | None
 
 
-def read_state_dict(path: str | Path, ema: bool = False) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, by name. ema: the averaged ones, where the file has both."""
-    return read_weights(path, ema).tensors
-
-
 def read_weights(path: str | Path, ema: bool = False) -> ReadWeights:
-    """The same, with what else the file says."""
+    """What a file of weights holds. ema: the averaged weights, where it has both."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no checkpoint {path}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import load_weights, normalisation, read_state_dict
+from cfol_fast.evaluation.foreign_weights import load_weights, normalisation, read_weights
 from tests.attacks.small_models import awaken
 
 MEAN, STD = [0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]
@@ -146,19 +146,19 @@ def test_a_file_with_python_objects_is_not_opened_and_says_how_to_convert_it(
 ) -> None:
     torch.save({"model": {"w": torch.ones(1)}, "args": Surprise()}, tmp_path / "w.pt")
     with pytest.raises(InputError, match="weights_only=False"):
-        read_state_dict(tmp_path / "w.pt")
+        read_weights(tmp_path / "w.pt")
     assert "executed" not in capsys.readouterr().out
 
 
 def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no checkpoint"):
-        read_state_dict(tmp_path / "none.pt")
+        read_weights(tmp_path / "none.pt")
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(InputError, match=r"text\.pt"):
-        read_state_dict(tmp_path / "text.pt")
+        read_weights(tmp_path / "text.pt")
     torch.save(collections.OrderedDict(epoch=3), tmp_path / "empty.pt")
     with pytest.raises(InputError, match="holds no weights"):
-        read_state_dict(tmp_path / "empty.pt")
+        read_weights(tmp_path / "empty.pt")
     torch.save({"conv1.weight": torch.ones(2)}, tmp_path / "headless.pt")
     with pytest.raises(InputError, match="number of classes"):
         load_weights(tmp_path / "headless.pt")

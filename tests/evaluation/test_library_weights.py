@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cfol_fast import models
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import classes_of, load_weights, read_state_dict
+from cfol_fast.evaluation.foreign_weights import classes_of, load_weights, read_weights
 
 PLAIN: dict[str, Any] = {"mean": [0.0] * 3, "std": [1.0] * 3}
 X = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -96,11 +96,11 @@ def test_lightnings_layout_is_read(tmp_path: Path, prefix: str) -> None:
 def test_averaged_weights_are_taken_when_they_are_asked_for(tmp_path: Path, average: str) -> None:
     weights = {"fc.weight": torch.zeros(2, 3)}
     file = saved({"state_dict": weights, average: {"fc.weight": torch.ones(2, 3)}}, tmp_path)
-    assert float(read_state_dict(file)["fc.weight"].mean()) == 0
-    assert float(read_state_dict(file, ema=True)["fc.weight"].mean()) == 1
-    assert float(read_state_dict(saved({average: weights}, tmp_path))["fc.weight"].mean()) == 0
+    assert float(read_weights(file).tensors["fc.weight"].mean()) == 0
+    assert float(read_weights(file, ema=True).tensors["fc.weight"].mean()) == 1
+    assert float(read_weights(saved({average: weights}, tmp_path)).tensors["fc.weight"].mean()) == 0
     with pytest.raises(InputError, match="holds no averaged weights: leave out --ema"):
-        read_state_dict(saved({"state_dict": weights}, tmp_path), ema=True)
+        read_weights(saved({"state_dict": weights}, tmp_path), ema=True)
 
 
 def test_averaged_weights_may_stand_under_a_prefix_of_their_own(tmp_path: Path) -> None:
@@ -133,20 +133,20 @@ def test_weights_for_other_classes_than_the_data_sets_are_refused(tmp_path: Path
 
 def test_a_whole_module_is_refused_with_how_to_convert_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds Python objects .* s\.state_dict\(\) if hasattr"):
-        read_state_dict(saved(nn.Linear(2, 2), tmp_path))
+        read_weights(saved(nn.Linear(2, 2), tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_files_of_other_kinds_are_refused_by_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch")
     with pytest.raises(InputError, match="an ONNX file holds a graph"):
-        read_state_dict(tmp_path / "model.onnx")
+        read_weights(tmp_path / "model.onnx")
     torch.jit.save(torch.jit.script(nn.Linear(2, 2)), str(tmp_path / "script.pt"))
     with pytest.raises(InputError, match=r"TorchScript archive.*torch\.jit\.load\(FILE\)\.state_dict\(\)"):
-        read_state_dict(tmp_path / "script.pt")
+        read_weights(tmp_path / "script.pt")
     header = b'{"w":'
     (tmp_path / "cut.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(
         InputError, match=r"cut\.safetensors is (damaged|a safetensors file, and reading it needs)"
     ):
-        read_state_dict(tmp_path / "cut.safetensors")
+        read_weights(tmp_path / "cut.safetensors")

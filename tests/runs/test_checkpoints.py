@@ -12,7 +12,7 @@ import torch
 
 import cfol_fast
 from cfol_fast.errors import InputError
-from cfol_fast.evaluation.foreign_weights import read_state_dict
+from cfol_fast.evaluation.foreign_weights import read_weights
 from cfol_fast.models import ModelSpec
 from cfol_fast.runs import checkpoints
 from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint
@@ -221,11 +221,11 @@ def test_weights_and_class_names_that_are_none_are_refused(tmp_path, change):
 
 def test_a_damaged_checkpoint_of_ours_is_not_taken_for_weights_of_others(tmp_path):
     path = model_file(tmp_path / "c.pt")
-    assert read_state_dict(path)
+    assert read_weights(path)
     content = path.read_bytes()
     path.write_bytes(content.replace(b"num_classes", b"num_glasses"))
     with pytest.raises(DamagedCheckpoint, match="its digest does not fit"):
-        read_state_dict(path)
+        read_weights(path)
 
 
 def test_a_runs_checkpoint_is_chosen_by_its_name(tmp_path):
