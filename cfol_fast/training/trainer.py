@@ -123,16 +123,6 @@ class Trainer:
         if facts.epoch < self.length.epochs:
             # After the last epoch nothing would follow it.
             self.step.policy.epoch_end(facts)
-            self.tell_sampler(facts)
+            self.validation.tell_sampler(facts)
         self.position.end_epoch()
         self.step.counts.begin_epoch()
-
-    def tell_sampler(self, facts: EpochFacts) -> None:
-        """The hold-out's errors, for a sampler that learns from them, of all draws since the last."""
-        robust, clean = facts.holdout_robust, facts.holdout_clean
-        if not self.step.sampler.hears_holdout or robust is None or clean is None:
-            return
-        accuracy = clean if self.config.attack.kind == "none" else robust
-        epochs = self.config.validation.every
-        draws = epochs * self.length.steps_per_epoch * self.length.batch_size
-        self.step.sampler.hear(1 - accuracy, draws)

@@ -49,6 +49,16 @@ class Validation:
         """What the class policy may use of an epoch."""
         return self._facts(training["epoch"], class_errors(training), validated)
 
+    def tell_sampler(self, facts: EpochFacts) -> None:
+        """The hold-out's errors, for a sampler that learns from them, of all draws since the last."""
+        sampler, config = self.state.step.sampler, self.state.config
+        robust, clean = facts.holdout_robust, facts.holdout_clean
+        if not sampler.hears_holdout or robust is None or clean is None:
+            return
+        accuracy = clean if config.attack.kind == "none" else robust
+        draws = config.validation.every * self.length.steps_per_epoch * self.length.batch_size
+        sampler.hear(1 - accuracy, draws)
+
     def let_policy_judge_the_start(self) -> None:
         """Some policies act on the weights that a run starts from, before anything is trained."""
         state = self.state

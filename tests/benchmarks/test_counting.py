@@ -180,7 +180,7 @@ def test_the_peers_step_in_bfloat16_has_the_layout_that_wins(layout, monkeypatch
         return {name: Timing([1.0], [1.0]) for name in calls}
 
     monkeypatch.setattr(bfloat16, "OurStep", lambda *problem, **options: None)
-    monkeypatch.setattr(bfloat16, "winner", lambda calls: next(name for name in calls if name == layout))
+    monkeypatch.setattr(bfloat16, "winner", lambda calls, _: next(name for name in calls if name == layout))
     monkeypatch.setattr(bfloat16, "interleaved", interleaved)
     assert bfloat16.step(True).note.startswith(f"theirs {layout};")
     assert timed["usual"].memory_format is FORMATS[layout]

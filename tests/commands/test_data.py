@@ -117,7 +117,7 @@ def test_an_existing_file_is_replaced_only_when_told_to(tmp_path, capsys):
         (("--dataset", "cifar10", "--data", ".", "--out", "a.beton"), "cifar-10-batches-py is not there"),
         (("--dataset", "beton", "--data", ".", "--split", "all", "--out", "a"), "made of FFCV files already"),
         (("--dataset", "fashion-mini", "--mode", "jpg", "--out", "a.beton"), "use raw"),
-        (("--dataset", "fashion-mini", "--mode", "png", "--out", "a.beton"), "invalid choice"),
+        (("--dataset", "fashion-mini", "--mode", "png", "--out", "a.beton"), "--mode must be one of raw"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(tmp_path, monkeypatch, capsys, options, said):

@@ -129,6 +129,8 @@ IGNORED = {
     "optimizer.warmup": ("0.2", ["optimizer.schedule=steps"]),
     "ema.per": ("epoch", []),
     "params.C": ("9", []),
+    "params.baseline": ("mean", ["signal=holdout"]),
+    "params.feedback": ("margin", ["signal=holdout"]),
     "attack.steps": ("3", ["attack.kind=none"]),
     "attack.step": ("0.03", ["attack.kind=none"]),
     "attack.random_start": ("false", ["attack.kind=none"]),

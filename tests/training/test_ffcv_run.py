@@ -41,6 +41,7 @@ SAME = {
     "optimizer__schedule": "one-cycle",
     "attack__step": 0.02,
     "params__eta": 1e-3,
+    "params__baseline": "none",
     "data__augment": "paper",
 }
 
