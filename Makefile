@@ -166,4 +166,5 @@ $(STAMP)/docs: $(STAMP)/torch constraints.txt
 docs: $(STAMP)/build $(STAMP)/docs
 	$(BIN)/python -m tools.site_pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "the site is in site/index.html"
+	@! grep -rlE '<(script|link|img|iframe)[^>]+(src|href)="?https?://' site --include='*.html'  # nothing from elsewhere
+	@echo "the site is in site/; to read it with its search: python3 -m http.server -d site"
