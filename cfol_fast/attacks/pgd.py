@@ -23,14 +23,22 @@ from cfol_fast.ops.pgd import NORMS
 
 
 class PGD(Attack):
-    """`steps` ascent steps of size `step` (default 2.5 eps / steps) in the eps-ball, from a uniform random
-    start.
+    """Projected gradient descent within the eps-ball, from a uniform random start.
 
-    eps, step: numbers, or (B,) tensors for batches of B; both can also be given to a single call.
-    loss: "ce", "kl" (to the clean prediction, as in TRADES), "cw" (margin) or "dlr".
-    restarts: the best of several starts is kept per example: a fooled one first, then the larger loss.
-    start_radius: of the random start, default eps.
-    fast: fold BatchNorm and use the fused kernels; dtype: torch.bfloat16 runs the passes in lower precision.
+    Args:
+        model: the network; it returns logits for images in [0, 1].
+        eps: radius: a number, or a (B,) tensor for batches of B. A single call can change it.
+        step: size of a step, with the same types; by default 2.5 eps / steps.
+        steps: number of steps.
+        random_start: start at a random point of the ball.
+        norm: "linf" or "l2".
+        loss: "ce", "kl" (to the clean prediction, as in TRADES), "cw" (margin) or "dlr".
+        restarts: number of starts. For each example the best result is kept: one that is classified wrongly,
+            then the one with the larger loss.
+        seed: start of the random numbers.
+        start_radius: radius of the random start; by default eps.
+        fast: fold BatchNorm and use the fused kernels.
+        dtype: torch.bfloat16 runs the passes in lower precision.
     """
 
     kind = "pgd"

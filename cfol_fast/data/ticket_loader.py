@@ -147,16 +147,21 @@ def loader(
     drop_last: bool = False,
     **options: Any,
 ) -> TicketLoader:
-    """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) where its examples are dicts.
+    """Yields (x, y, ticket) from a map-style data set, or (batch, ticket) if its examples are dicts.
 
-    `sampler.update(y, loss, p=ticket)` is then unbiased for every sampler: the ticket carries the drawn
-    indices and the probabilities that drew them. One pass is as many draws as the data set has examples, by
-    all ranks together where the sampler has several; batch_size is that of one rank, and the last batch may
-    be smaller, or is left out with drop_last. lag: a batch is drawn before the updates of the `lag` batches
-    in front of it; 0 draws from the latest p, and leaves nothing to do for workers.
-    workers: processes that read examples, at most `lag`; neither the indices nor the tickets depend on them.
-    options: further arguments of torch's DataLoader, such as collate_fn and pin_memory; with in_order=False
-    the batches come as workers finish them, each with its own ticket.
+    The ticket contains the drawn indices and their probabilities, so `sampler.update(y, loss, p=ticket)` is
+    unbiased for every sampler. One pass draws as many examples as the data set has, over all ranks together.
+
+    Args:
+        dataset: map-style data set.
+        sampler: draws the indices of each batch.
+        batch_size: number of examples in a batch of one rank. The last batch may be smaller.
+        workers: number of processes that read examples, at most `lag`. They do not change indices or tickets.
+        lag: a batch is drawn before the updates of the `lag` batches in front of it. 0 draws from the latest
+            p, and uses no workers.
+        drop_last: omit a smaller last batch.
+        options: further arguments of torch's DataLoader, such as collate_fn and pin_memory. With
+            in_order=False the batches come in the order in which workers finish them.
     """
     if isinstance(dataset, IterableDataset) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

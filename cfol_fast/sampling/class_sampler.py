@@ -36,20 +36,33 @@ SIGNALS = ("training", "holdout")
 
 
 class ClassSampler(IndexSampler):
-    """Draws classes more often the more the model gets them wrong.
+    """Draws classes more often the more often the model classifies them wrongly.
 
-    labels: int tensor (N,), sequence, or data set with `targets`. eta: the adversary's step size; "auto", for
-    a run that will draw `draws` examples (steps times batch size; 30 passes over the examples unless you say
-    otherwise); or "theory", with the mistake bound `C`. A sampler whose p cannot move in so many draws warns
-    once. gamma: the share of `base` in p. prior: the q of the first step. `prior` and `base` are "uniform",
-    "empirical" (the class frequencies) or k probabilities; the variants UU, EU and EE of the paper's
-    imbalance table are (prior, base). reweight: draw classes uniformly and ask for losses weighted with k *
-    p[y] instead. baseline: what is subtracted from each loss before the division by p, and added to every
-    class, which leaves the mean of an update as it is and takes noise from it: "running", each class's own
-    error so far; "mean", that of all classes; "none", the paper's. signal: "holdout" learns from the errors
-    of a hold-out alone, which `hear` is told after an epoch. rank and world_size, or process_group: this
-    process's place among those that train together; each draws its part, and the update sums over all of
-    them.
+    A sampler warns once if its p cannot move in so many draws. The variants UU, EU and EE of the paper's
+    table on imbalance are pairs of (prior, base).
+
+    Args:
+        labels: int tensor (N,), sequence, or data set with `targets`.
+        eta: step size of the adversary: a number; "auto", for a run that draws `draws` examples; or "theory",
+            with the mistake bound `C`.
+        gamma: share of `base` in p.
+        prior: class probabilities of the first step: "uniform", "empirical" (the class frequencies) or k
+            probabilities.
+        base: the distribution that p is mixed with; the same values as `prior`.
+        reweight: draw classes uniformly, and weight losses with k * p[y] instead.
+        seed: start of the sampler's random numbers.
+        device: device of the sampler's tensors.
+        num_classes: number of classes, if some have no example.
+        C: mistake bound of eta="theory".
+        draws: number of examples that the run will draw: steps times batch size. By default, 30 passes.
+        baseline: value that is subtracted from each loss before the division by p, and added to every class.
+            It keeps the mean of an update and reduces its noise. "running": the error of each class so far.
+            "mean": the error of all classes so far. "none": nothing, as in the paper.
+        signal: "holdout" learns only from the errors of a hold-out, passed to `hear` after an epoch.
+        rank: number of this process among those that train together. Each process draws its part, and
+            `update` sums over all of them.
+        world_size: number of these processes.
+        process_group: their group, in place of rank and world_size.
     """
 
     learns = True

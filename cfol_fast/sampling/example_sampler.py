@@ -26,14 +26,11 @@ from cfol_fast.sampling.index_sampler import (
 
 
 class ExampleSampler(IndexSampler):
-    """Draws examples more often the more the model gets them wrong: p = gamma / n + (1 - gamma) * softmax(w)
-    over n examples.
+    """Draws examples more often the more often the model classifies them wrongly.
 
-    n: the number of examples. eta: the adversary's step size; "auto", for a run that will draw `draws`
-    examples (steps times batch size; 30 passes over the examples unless you say otherwise); or "theory", with
-    the mistake bound `C`. A sampler whose p cannot move in so many draws warns once. Draw and update cost
-    O(log n) per example on the CPU. rank and world_size,
-    or process_group: as for `ClassSampler`.
+    p = gamma / n + (1 - gamma) * softmax(w) over n examples. Draw and update cost O(log n) per example on the
+    CPU. A sampler warns once if its p cannot move in so many draws. The parameters have the same meaning as
+    those of `ClassSampler`; `n` is the number of examples.
     """
 
     tickets_each_example = True

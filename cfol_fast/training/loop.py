@@ -65,17 +65,23 @@ def train(
     log: Iterable[str] = (),
     patience: float = processes.PATIENCE,
 ) -> Run:
-    """Trains as `config` says, tests the kept checkpoints, and returns the run.
+    """Trains with the settings of `config`, tests the kept checkpoints, and returns the run.
 
-    resume: continue where the run folder stands (a finished run is returned as it is); "auto": or start, if
-    no run is there.
-    overwrite: start afresh in an existing run folder; the old one is renamed to RUN.old-1 when the new run
-    has taken its first step. force: resume although thread count or instructions changed.
-    changed_data: resume although the data changed, which result.json then says.
-    callbacks: called at the run's start, steps, rows and end. log: names of `LOGS`, which are callbacks too.
-    quiet: print nothing. What a run says goes to the logger "cfol_fast", and is printed unless your own
-    logging hears that logger. Under torchrun all processes call this, and are one run: the first writes,
-    talks and calls back. patience: seconds that one waits for another before it takes it for lost.
+    Under torchrun all processes call this function and form one run. The first process writes the files,
+    prints and calls the callbacks.
+
+    Args:
+        config: all settings of the run.
+        resume: True continues from the last checkpoint in the run folder; a finished run is returned
+            unchanged. "auto" also starts a run if there is none.
+        overwrite: start over in an existing run folder. The old folder is renamed to RUN.old-1 after the
+            first step of the new run.
+        force: resume although the thread count or the instruction set changed.
+        changed_data: resume although the data changed. result.json records the change.
+        quiet: print nothing. The logger "cfol_fast" still gets all messages.
+        callbacks: objects that are called at the run's start, steps, rows and end.
+        log: names of `LOGS`, which are callbacks too.
+        patience: seconds to wait for another process before it is considered lost.
     """
     called = [*checked(callbacks), *logs(log)]
     asked = Asked(resume, overwrite, force, changed_data)
