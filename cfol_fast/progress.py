@@ -206,6 +206,7 @@ class Progress:
         self.stream = sys.stdout if stream is None else stream
         self.log_seconds = log_seconds
         self._line = LiveLine(self.stream, redraw_seconds)
+        self.quiet = quiet
         self._line.live = self._line.live and not quiet
         self._epochs = self._total = self._first = 0
         self._batch = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,8 @@ def train_as(config: TrainConfig, args: argparse.Namespace, ranks: Ranks) -> int
     if args.export:
         print(f"weights: {export(result.folder, args.export, to, config.model.name).file}")
     print(f"run: {result.folder}")
+    if not args.quiet:
+        print(f"next: cfol-fast report {shlex.quote(str(result.folder))}")
     return 0
 
 

@@ -110,7 +110,7 @@ def _train(
         RunLock(folder) if ranks.is_first else nullcontext() as lock,
         torch.random.fork_rng(devices=[]),
         computing(config.precision, config.deterministic),
-        StopRequest() as stop,
+        StopRequest(says_so=not progress.quiet) as stop,
     ):
         start = RunStart(folder, lock, config, asked, ranks)
 

@@ -6,6 +6,8 @@ once. SIGUSR1, which SLURM sends before a job's time is over (`--signal=USR1@120
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType
@@ -13,15 +15,18 @@ from typing import Any
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAVE = signal.SIGUSR1
+STOPPING = "cfol-fast: stopping after this step; Ctrl-C again leaves at once"
 
 
 class StopRequest:
     """Context manager that turns the signals into flags the loop looks at. Only the main thread gets signals.
 
     signal_number: what this process was sent to stop it. save: whether this process was asked to save.
+    says_so: answer the first Ctrl-C on the standard error at once, since a step may take seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, says_so: bool = False) -> None:
+        self._says_so = says_so
         self.signal_number: int | None = None
         self.save = False
         self._interrupts = 0
@@ -53,6 +58,10 @@ class StopRequest:
             # Whoever handled Ctrl-C before the run, Python itself if nobody did, leaves.
             handler = self._before.get(signal.SIGINT)
             (handler if callable(handler) else signal.default_int_handler)(number, frame)
+        elif self._interrupts and number == signal.SIGINT and self._says_so:
+            # A buffered stream may be in the middle of a write. The terminal shows ^C on the live line.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
 
     def _ask_to_save(self, number: int, frame: FrameType | None) -> None:
         self.save = True

@@ -12,7 +12,7 @@ import torch
 
 from cfol_fast import processes
 from cfol_fast.errors import Stopped, TrainingFailed
-from cfol_fast.training.signals import StopRequest
+from cfol_fast.training.signals import STOPPING, StopRequest
 from tests.training import tiny
 
 
@@ -168,3 +168,20 @@ def test_a_checkpoint_that_could_not_be_written_is_said_by_every_rank(trainer, m
     trainer.state.ranks = Ranks()
     with pytest.raises(TrainingFailed, match="full"):
         trainer.state.save()
+
+
+@pytest.mark.parametrize(
+    ("says_so", "number", "lines"),
+    [(True, signal.SIGINT, 1), (False, signal.SIGINT, 0), (True, signal.SIGTERM, 0)],
+)
+def test_ctrl_c_is_answered_before_the_step_ends_once_and_only_where_lines_are_shown(
+    capfd, says_so, number, lines
+):
+    with StopRequest(says_so) as stop:
+        os.kill(os.getpid(), number)
+        assert stop.signal_number == number
+        assert capfd.readouterr().err.count(STOPPING) == lines
+        if number == signal.SIGINT:
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+            assert capfd.readouterr().err == ""

@@ -49,7 +49,8 @@ def test_the_command_line_prints_also_where_a_library_set_up_logging_and_each_li
     assert cli.main([*out, f"--out={tmp_path / 'loud'}"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len([line for line in said if line.startswith("epoch 1/1")]) == 1
-    assert said[-1] == f"run: {tmp_path / 'loud'}"
+    folder = tmp_path / "loud"
+    assert said[-2:] == [f"run: {folder}", f"next: cfol-fast report {folder}"]
     assert not caplog.records
     assert cli.main([*out, f"--out={tmp_path / 'quiet'}", "--quiet"]) == 0
     assert capsys.readouterr() == (f"run: {tmp_path / 'quiet'}\n", "")
