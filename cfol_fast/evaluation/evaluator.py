@@ -22,6 +22,7 @@ from cfol_fast.data.classes import InModelOrder, places
 from cfol_fast.data.source import Batch
 from cfol_fast.errors import InputError
 from cfol_fast.evaluation.attack_models import is_for_another
+from cfol_fast.evaluation.attack_names import named_attacks
 from cfol_fast.evaluation.autoattack import AutoAttack
 from cfol_fast.evaluation.class_accuracy import ClassAccuracy
 from cfol_fast.evaluation.doubts import (
@@ -79,6 +80,7 @@ def evaluate(
     ranks: Ranks | None = None,
     classes_by_position: bool = False,
     floor: float = FLOOR,
+    eps: float | str | None = None,
 ) -> Evaluation:
     """Clean accuracy, and robust accuracy where there is an attack.
 
@@ -88,7 +90,8 @@ def evaluate(
         dicts; or a source such as `data.ResidentSource`.
     attack: an attack, a dict of its parameters ("kind" is "pgd" by default; "autoattack" is AutoAttack,
         standard version), or several of them: then an example is robust when it withstands each. Attacks of
-        other libraries are called as (x, y) -> x_adv.
+        other libraries are called as (x, y) -> x_adv. A name, such as "pgd", needs `eps`.
+    eps: the radius of the attacks that are given by their names, such as 8 / 255.
     batch_size: of the passes; a DataLoader keeps its own.
     active_set: examples already fooled leave the batch (PGD only); the worst iterate counts instead of the
     last.
@@ -105,6 +108,7 @@ def evaluate(
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= floor <= 1:
         raise InputError(f"floor is an accuracy from 0 to 1, got {floor}")
+    attack = named_attacks(attack, eps)
     source = as_source(x_or_source, y)
     of_model, of_data = model_classes(model), list(class_names if class_names is not None else source.classes)
     if of_model and of_data and not classes_by_position:

@@ -6,7 +6,7 @@ The training loop is `Trainer.fit`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from cfol_fast.training import one_class
 from cfol_fast.training.callbacks import Callback, RunInfo, checked
 from cfol_fast.training.final_test import final_test, robust_class_accuracies
 from cfol_fast.training.images import RunImages, load_images
+from cfol_fast.training.keywords import configured
 from cfol_fast.training.parts import build
 from cfol_fast.training.signals import StopRequest
 from cfol_fast.training.starting import Asked, RunStart
@@ -54,7 +55,7 @@ class Run:
 
 
 def train(
-    config: TrainConfig,
+    config: TrainConfig | Mapping[str, Any] | str | None = None,
     *,
     resume: Resume = False,
     overwrite: bool = False,
@@ -64,6 +65,7 @@ def train(
     callbacks: Iterable[Callback] = (),
     log: Iterable[str] = (),
     patience: float = processes.PATIENCE,
+    **settings: Any,
 ) -> Run:
     """Trains with the settings of `config`, tests the kept checkpoints, and returns the run.
 
@@ -71,7 +73,7 @@ def train(
     prints and calls the callbacks.
 
     Args:
-        config: all settings of the run.
+        config: a TrainConfig, or the name of a method: train("cfol", data="DIR", model="resnet18").
         resume: True continues from the last checkpoint in the run folder; a finished run is returned
             unchanged. "auto" also starts a run if there is none.
         overwrite: start over in an existing run folder. The old folder is renamed to RUN.old-1 after the
@@ -82,7 +84,10 @@ def train(
         callbacks: objects that are called at the run's start, steps, rows and end.
         log: names of `LOGS`, which are callbacks too.
         patience: seconds to wait for another process before it is considered lost.
+        settings: fields of the configuration to change, by path, last name or group. `data` is the name of
+            a data set or a folder, `model` the name of a network.
     """
+    config = configured(config, settings)
     called = [*checked(callbacks), *logs(log)]
     asked = Asked(resume, overwrite, force, changed_data)
     # The command line has joined the group already; a program of its own has not.
