@@ -256,5 +256,7 @@ def _trace(model: nn.Module) -> Plan | str:
     # torch.fx itself makes a module's forward pass this way; here `self` is the model with its current
     # weights.
     exec(code.src, namespace)
-    digest = hashlib.sha256(f"{code.src}{folds}{linears}".encode()).hexdigest()
+    # Checkpoints name our functions by the room they were in first.
+    source = code.src.replace("cfol_fast_frozen_", "cfol_fast_attacks_")
+    digest = hashlib.sha256(f"{source}{folds}{linears}".encode()).hexdigest()
     return Plan(namespace["forward"], tuple(folds), tuple(linears), writes_to_images, minds_layout, digest)

@@ -5,9 +5,11 @@ alarm.
 from __future__ import annotations
 
 import copy
+import hashlib
 import random
 import warnings
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,3 +272,18 @@ def test_all_ranks_take_what_the_first_has_found(reason: str | None) -> None:
     )
     decide_for_all(mine, x, ranks)
     assert how(mine) == ("fast" if reason is None else f"plain: {reason}")
+
+
+def test_a_digest_names_our_functions_as_the_checkpoints_of_older_versions_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digested: list[bytes] = []
+
+    def sha256(text: bytes) -> Any:
+        digested.append(text)
+        return hashlib.sha256(text)
+
+    monkeypatch.setattr(tracing, "hashlib", SimpleNamespace(sha256=sha256))
+    assert how(SmallNet()) == "fast"
+    assert b"= cfol_fast_attacks_convolution_convolution(" in digested[0]
+    assert b"cfol_fast_frozen" not in digested[0]
