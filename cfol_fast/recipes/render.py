@@ -104,7 +104,7 @@ def orderings(table: Mapping[str, Any]) -> Table:
         rows.append(Row([claim["text"]], [Cell(paper), Cell(ours), Cell(verdict(claim))]))
     caption = (
         "What the paper's numbers show, and whether ours show it: paired differences over the seeds, on one"
-        " fixed test set, in points [95 % t-interval of it alone]. Descriptive: each is judged alone, not"
+        " fixed test set, in points [unadjusted 95 % t-interval]. Descriptive: each is judged alone, not"
         " corrected for how many there are."
     )
     return Table(

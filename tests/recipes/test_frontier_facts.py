@@ -142,7 +142,7 @@ def test_a_verdict_says_the_probability_that_it_was_judged_by(tmp_path):
     first = found["declared"][0]
     assert first["interval"][0] > 0
     assert first["probability"] < 0.05 < first["adjusted"]
-    assert f"; 5 seeds, p {first['adjusted']:.2g} after Holm)." in sentences.verdicts(found)[0]
+    assert f"; 5 seeds, Holm-adjusted p = {first['adjusted']:.2g})." in sentences.verdicts(found)[0]
     assert ": not shown (" in sentences.verdicts(found)[0]
 
 
@@ -222,10 +222,11 @@ def test_the_price_names_who_loses_and_the_false_alarms(made):
 def test_the_words_state_verdicts_price_and_place(made):
     lines = " ".join(sentences.findings(made[1]))
     assert (
-        "CFOL-AT above ERM-AT, robust worst class: shown (+31.0 points, 95 % interval of it alone +" in lines
+        "CFOL-AT above ERM-AT, robust worst class: shown (+31.0 points, unadjusted 95 % confidence interval +"
+        in lines
     )
     assert "the best worst class is DAFA-AT's" in lines
-    assert "Descriptively, CFOL-AT is number 2 of 4" in lines
+    assert "Exploratory: CFOL-AT is number 2 of 4" in lines
     assert "9 of 10 classes lose" in lines
 
 
@@ -259,7 +260,7 @@ def test_whatever_compares_and_was_not_declared_calls_itself_descriptive(made):
     assert len(compares) == 6
     assert all("Descriptive" in table.caption for table in compares)
     said = [line for line in sentences.findings(made[1]) if line not in sentences.verdicts(made[1])]
-    states = ("escriptive", "chosen on", "begins to act")
+    states = ("xploratory", "chosen on", "begins to act")
     assert [line for line in said if not any(word in line for word in states)] == []
     assert "Descriptive" in drawing.figure(made[1]).caption
 
@@ -384,7 +385,7 @@ def test_a_rival_on_another_base_is_said_to_be(tmp_path):
     found = fake_frontier.make(tmp_path, worst, {**OTHERS, "trades": 68, "wat": 66}, {"wat": 0.4})
     lines = " ".join(sentences.findings(found))
     assert "is WAT; it is built on TRADES, ERM-AT and CFOL-AT are not." in lines
-    assert "The price of WAT against TRADES, descriptively:" in lines
+    assert "Trade-off of WAT against TRADES (exploratory):" in lines
     assert "(ERM-AT and TRADES)" in text.price_table(found).caption
 
 
@@ -469,8 +470,8 @@ def test_different_numbers_of_seeds_are_said(fewer, made):
     lines = " ".join(sentences.findings(fewer))
     assert "the best worst class is WAT's, 40.6 ± 16.9 % (5 seeds)" in lines
     # Of the first three seeds, where its row in the tables has five.
-    assert "The price of WAT against TRADES over the 3 seeds that both have" in lines
-    assert "The price of CFOL-AT against ERM-AT, descriptively" in lines
+    assert "Trade-off of WAT against TRADES over the 3 seeds that both have" in lines
+    assert "Trade-off of CFOL-AT against ERM-AT (exploratory)" in lines
     assert "over the seeds that both have" in text.price_table(fewer).caption
     assert " seeds)" not in " ".join(sentences.findings(made[1])[3:])
 

@@ -69,11 +69,13 @@ def verdicts(facts: Facts) -> list[str]:
     for item in facts["declared"]:
         interval = item["interval"]
         within = (
-            f", 95 % interval of it alone {points(interval[0])} to {points(interval[1])}" if interval else ""
+            f", unadjusted 95 % confidence interval {points(interval[0])} to {points(interval[1])}"
+            if interval
+            else ""
         )
         count = counted(len(item["values"]), "seed")
         # By this the verdict was given; the interval of one comparison alone may leave 0 out all the same.
-        count += f", p {item['adjusted']:.2g} after Holm" if interval else ""
+        count += f", Holm-adjusted p = {item['adjusted']:.2g}" if interval else ""
         lines.append(f"{item['text']}: {item['verdict']} ({points(item['mean'])} points{within}; {count}).")
     return lines
 
@@ -109,14 +111,14 @@ def _places(facts: Facts) -> list[str]:
     best, places = ranked[0], [row["name"] for row in ranked]
     average = max(facts["rows"], key=lambda row: row["rules"][RULE]["robust"]["average"]["mean"])
     lines = [
-        f"Descriptively, of {counted(len(places), 'row')} and by these test results themselves: the best"
+        f"Exploratory, selected by these test results: of {counted(len(places), 'row')} the best"
         f" worst class is {best['title']}'s, {interval_text(best['rules'][RULE]['robust']['worst'])}"
         f" %{_over(facts, best)}; the best average {average['title']}'s,"
         f" {interval_text(average['rules'][RULE]['robust']['average'])} %{_over(facts, average)}."
     ]
     if CFOL in places:
         lines.append(
-            f"Descriptively, CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
+            f"Exploratory: CFOL-AT is number {places.index(CFOL) + 1} of {len(places)} by its worst class."
         )
     return lines
 
@@ -131,7 +133,7 @@ def _prices(facts: Facts, names: Sequence[str | None]) -> list[str]:
         # A row may have more seeds than its base, and then other figures in the tables.
         over = f" over the {counted(len(both), 'seed')} that both have" if both != row["seeds"] else ""
         lines.append(
-            f"The price of {row['title']} against {base['title']}{over}, descriptively:"
+            f"Trade-off of {row['title']} against {base['title']}{over} (exploratory):"
             f" {price_sentence(row['price'])}"
         )
     return lines
@@ -157,7 +159,7 @@ def _by_other_rules(facts: Facts) -> list[str]:
             best = max(rows, key=lambda row: row["rules"][rule]["robust"]["worst"]["mean"])
             worst = interval_text(best["rules"][rule]["robust"]["worst"])
             found.append(f"{words}, {best['title']}'s, {worst} %{_over(facts, best)}")
-    said = "Descriptively, the best worst class by other rules for the checkpoint"
+    said = "Exploratory: the best worst class by other rules for the checkpoint"
     return [f"{said}: {'; '.join(found)}."] if found else []
 
 
@@ -174,7 +176,7 @@ def _with_offsets(facts: Facts) -> list[str]:
         for metric in ("worst", "average")
     )
     line = (
-        "Descriptively, class offsets on ERM-AT, fitted on the hold-out without training: worst class"
+        "Exploratory: class offsets on ERM-AT, fitted on the hold-out without training: worst class"
         f" {worst}, average {average}."
     )
     for item in facts["beside_offsets"]:

@@ -33,9 +33,7 @@ RULES = {
     "ema-last": "averaged weights, last epoch",
     OFFSETS_RULE: "best average, with class offsets",
 }
-DESCRIPTIVE = (
-    "Descriptive: intervals of single figures, each of it alone, not corrected for how many there are."
-)
+DESCRIPTIVE = "Descriptive: intervals of single figures, unadjusted for their number."
 OVER_SEEDS = (
     "Intervals are over seeds, on one fixed test set: they say what other seeds may give, not other images."
 )
@@ -262,7 +260,7 @@ def declared_table(facts: Facts) -> Table:
         "frontier-declared",
         "The declared comparisons",
         "Declared before any run of the table's seeds: two-sided, best-average checkpoint, paired by seed;"
-        f" Holm over all of them. {seen}Difference in points [95 % t-interval of it alone]. {OVER_SEEDS}"
+        f" Holm over all of them. {seen}Difference in points [unadjusted 95 % t-interval]. {OVER_SEEDS}"
         f" {FAILING_SEEDS}",
         ["Comparison"],
         ["Difference", "Seeds", "p, adjusted", "Verdict"],
