@@ -117,6 +117,11 @@ def folder(
     """
     root, lister = need_root(root, LAYOUT), lister or list_classes
     train, test = _parts(root, lister)
+    if len(train.classes) < 2:
+        raise InputError(
+            f"{root / train.split} has one class, {train.classes[0]!r}: a classifier needs at least 2,"
+            " each in a folder of its own"
+        )
     held = None if options.holdout is None else _held_out(root, options.holdout, lister)
     notes = _folders_note(root, test, held)
     parts = [part for part in (train, test, held) if part is not None]

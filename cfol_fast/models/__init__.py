@@ -5,6 +5,7 @@ from cfol_fast.models.libraries import Published
 from cfol_fast.models.normalize import Normalize
 from cfol_fast.models.spec import ModelSpec
 from cfol_fast.models.zoo import (
+    check_name,
     create,
     create_without_numbers,
     library_name,
@@ -20,6 +21,7 @@ __all__ = [
     "ModelSpec",
     "Normalize",
     "Published",
+    "check_name",
     "check_named",
     "create",
     "create_without_numbers",

@@ -201,6 +201,27 @@ def namesake(name: str) -> str | None:
     return libraries.TORCHVISION + name if both else None
 
 
+def check_name(name: str) -> None:
+    """Refuses a name that no network has. It is quick, so that a run asks before it reads images.
+
+    Names of timm and of the user's own code are found out when the network is built.
+    """
+    if name.startswith(libraries.PREFIXES) or factories.is_factory(name) or name in REGISTERED:
+        return
+    base, scale = base_and_factor(name)
+    if base in OURS or re.fullmatch(WIDE, base):
+        return
+    if "@" in name:
+        raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
+    if theirs := namesake(name):
+        raise InputError(
+            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is {theirs} (ours:"
+            f" {', '.join(names())})"
+        )
+    if name not in libraries.torchvision_names():
+        raise InputError(f"no model is called {name!r}{_hint(name)}")
+
+
 def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> nn.Module:
     if name.startswith(libraries.PREFIXES):
         return libraries.build(name, num_classes, in_channels, image_size)
@@ -217,15 +238,7 @@ def _network(name: str, num_classes: int, image_size: int, in_channels: int) -> 
         return WideResNet(int(wide[1]), int(wide[2]), num_classes, in_channels, scale)
     if base in OURS:
         return OURS[base](num_classes, in_channels, image_size, scale)
-    if "@" in name:
-        raise InputError(f"no model {base!r} of ours to take the width factor @{scale:g}{_hint(base)}")
-    if theirs := namesake(name):
-        raise InputError(
-            f"no model of ours is called {name!r}; torchvision's, made for 224 px, is {theirs} (ours:"
-            f" {', '.join(names())})"
-        )
-    if name not in libraries.torchvision_names():
-        raise InputError(f"no model is called {name!r}{_hint(name)}")
+    check_name(name)
     return libraries.build(libraries.TORCHVISION + name, num_classes, in_channels, image_size)
 
 

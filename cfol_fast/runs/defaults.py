@@ -59,6 +59,8 @@ def resolved(given: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = value
 
     method = methods.get(values["method"])
+    # A parameter that the method does not have is refused before the folder is looked at.
+    method.params(parameters(given))
     spec = _data_set(values)
     own, defaults = data.is_own(spec.name, values["data.root"]), defaults_of(spec.name, values["data.root"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cfol_fast import data, ops, processes
+from cfol_fast import data, models, ops, processes
 from cfol_fast.data import near_duplicates, room
 from cfol_fast.data.content import PartContent, check_content, copies, copies_note, describe, records
 from cfol_fast.data.fed_source import FedSource
@@ -57,6 +57,7 @@ class RunImages:
 
 def load_images(config: TrainConfig, progress: bool = False) -> RunImages:
     """Reads the data set and divides its training part. progress: shows how far reading is."""
+    models.check_name(config.model.name)
     wanted, device = config.data, torch.device(config.device)
     if wanted.content is not None:
         check_content(wanted.root, wanted.content)
