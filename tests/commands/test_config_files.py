@@ -55,3 +55,14 @@ def test_a_wrong_json_file_is_one_line_and_status_2(capsys, tmp_path, text, part
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert part in err
+
+
+@pytest.mark.slow
+def test_the_config_json_of_a_run_is_the_same_run_elsewhere(capsys, tmp_path):
+    few = "--epochs=1 --set=steps_per_epoch=1 --model=demo-cnn@0.25 --device=cpu --set=attack.steps=1"
+    few += " --set=validation.steps=1 --set=test.steps=1 --quiet"
+    assert cli.main(["train", "cfol", *few.split(), "--out", str(tmp_path / "a")]) == 0
+    capsys.readouterr()
+    written, other = tmp_path / "a/config.json", str(tmp_path / "b")
+    again = printed(capsys, "train", "--config", str(written), "--out", other)
+    assert again == {**json.loads(written.read_text()), "out": other}
