@@ -103,7 +103,7 @@ def too_small(eta: float, draws: int, automatic: float) -> str:
 
 
 def target_lead(k: int) -> float:
-    """How far ahead in w `for_classes` lets the worst class be at the end of a run."""
+    """How far ahead in w `for_lead` lets the worst class be at the end of a run."""
     return 2 * math.log(max(2, k - 1))
 
 

@@ -88,7 +88,7 @@ def test_the_middle_step_size_of_a_bandit_is_the_automatic_one(name):
         automatic = (
             step_size.for_examples(draws, 0.5 / images)
             if name == "fol"
-            else step_size.for_classes(10, draws, 0.05)
+            else min(step_size.for_lead(10, draws), 0.05)
         )
         assert config.params["eta"] == pytest.approx(automatic, rel=0.01)
 
