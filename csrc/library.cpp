@@ -36,8 +36,7 @@ STABLE_TORCH_LIBRARY(CFOL_NAMESPACE, m) {
       "exp3_draw(Tensor w, Tensor base, float gamma, Tensor offsets, Tensor members, Tensor(a!) rng, int n) -> "
       "(Tensor idx, Tensor y, Tensor p)");
   m.def("exp3_update(Tensor(a!) w, Tensor p, Tensor y, Tensor loss, float eta, Tensor(b!)? fault) -> ()");
-  m.def(
-      "exp3_learn(Tensor(a!) w, Tensor p, Tensor tally, Tensor(b!) seen, float eta, Tensor(c!)? fault) -> ()");
+  m.def("exp3_learn(Tensor(a!) w, Tensor p, Tensor tally, Tensor(b!) seen, float eta, Tensor(c!)? fault) -> ()");
   m.def("class_tally(Tensor(a!) tally, Tensor y, Tensor loss, Tensor(b!)? fault) -> ()");
   m.def("permutation(Tensor rng, int n, Tensor start, int count) -> Tensor");
   m.def("uniform(Tensor rng, int stream, int first, int n) -> Tensor");
