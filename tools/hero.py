@@ -2,7 +2,7 @@
 
 `python -m tools.hero results docs` draws docs/hero.svg and docs/hero-dark.svg. The accuracies are those of
 the committed predictions of the table on real images, the mean over its seeds. p is that of one CFOL run of
-the table, trained again (`history.json` in the table's folder, from its metrics.jsonl).
+the table, trained again (results/history.json, from its metrics.jsonl).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Hero:
 
 
 def read(results: Path) -> Hero:
-    facts = next(kept for kept in read_frontiers(results) if (results / kept["scale"] / HISTORY).exists())
+    history = json.loads((results / HISTORY).read_text(encoding="utf-8"))
+    facts = next(kept for kept in read_frontiers(results) if kept["scale"] == history["scale"])
     tree = kept_predictions.read(results / facts["scale"])
-    history = json.loads((results / facts["scale"] / HISTORY).read_text(encoding="utf-8"))
     names = list(facts["classes"])
     erm, cfol = (class_means(facts, tree, name) for name in (ERM, CFOL))
     order = sorted(range(len(names)), key=lambda c: erm[names[c]])

@@ -16,12 +16,15 @@ import torch
 import torch.fx as fx
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from cfol_fast.frozen.convolution import convolution, convolution_add_relu
 from cfol_fast.frozen.linear import flat_linear
 from cfol_fast.frozen.names import SPECIAL
 from cfol_fast.frozen.recording import COMPILED
 
+# Weights whose type does nothing of its own; fake ones stand for those of a device that is not there.
+_PLAIN = (nn.Parameter, Tensor, FakeTensor)
 _RELU_FUNCTIONS = (F.relu, F.relu_, torch.relu, torch.relu_)
 
 
@@ -166,7 +169,7 @@ def _is_flatten(node: fx.Node, module: nn.Module | None) -> bool:
 
 
 def _is_linear(module: nn.Module | None) -> bool:
-    return _is(module, nn.Linear) and type(getattr(module, "weight", None)) in (nn.Parameter, Tensor)
+    return _is(module, nn.Linear) and type(getattr(module, "weight", None)) in _PLAIN
 
 
 def _is_fresh(node: Any, of: nn.Module | None, module: Callable[[Any], nn.Module | None]) -> bool:
@@ -214,7 +217,7 @@ def _can_freeze(module: nn.Module | None) -> bool:
     return (
         _is(module, nn.Conv2d)
         and isinstance(module, nn.Conv2d)
-        and type(module.weight) in (nn.Parameter, Tensor)
+        and type(module.weight) in _PLAIN
         and module.padding_mode == "zeros"
         and not isinstance(module.padding, str)
     )

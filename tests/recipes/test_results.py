@@ -171,7 +171,7 @@ def test_every_committed_figure_is_there_and_no_other_file() -> None:
     going_on = [path for path in RESULTS.glob(f"*/{KEPT_RUNS}") if kept_runs.read(path)]
     expected |= {path.relative_to(RESULTS).as_posix() for path in going_on}
     # tests/tools look at the last two.
-    expected |= {"README.md", "notes.toml", "own-data.json", "small/history.json"}
+    expected |= {"README.md", "notes.toml", "own-data.json", "history.json"}
     assert found == expected
 
 

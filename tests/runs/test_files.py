@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cfol_fast.errors import InputError
-from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint, read
+from cfol_fast.runs.checkpoints import CheckpointStore, DamagedCheckpoint, read, write
 from cfol_fast.runs.metrics_log import MetricsLog, read_rows
 
 
@@ -57,7 +57,7 @@ def test_no_checkpoint_is_not_an_error_but_only_damaged_ones_are(tmp_path):
 
 
 def test_a_checkpoint_that_is_no_dict_is_refused(tmp_path):
-    torch.save([1, 2], tmp_path / "list.pt")
+    write(tmp_path / "list.pt", [1, 2])
     with pytest.raises(DamagedCheckpoint, match="holds list"):
         read(tmp_path / "list.pt")
 

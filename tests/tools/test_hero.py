@@ -27,7 +27,7 @@ def test_the_bars_are_the_means_of_the_committed_runs(shown: hero.Hero) -> None:
 def test_the_probabilities_are_distributions_of_one_run_of_the_table(shown: hero.Hero) -> None:
     facts = next(kept for kept in read_frontiers(RESULTS) if kept["scale"] == "small")
     runs = next(row for row in facts["rows"] if row["name"] == "cfol")["runs"]
-    assert (RESULTS / "small" / hero.HISTORY).read_text().count(runs[0]) == 1
+    assert (RESULTS / hero.HISTORY).read_text().count(runs[0]) == 1
     assert len(shown.p) == 16
     assert all(sum(p) == pytest.approx(1, abs=1e-4) for p in shown.p)
 

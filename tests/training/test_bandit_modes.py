@@ -131,7 +131,7 @@ def test_words_that_no_mode_has_are_refused_before_training(few_images, tmp_path
 @pytest.mark.slow
 def test_a_resumed_run_does_not_change_its_baseline(few_images, tmp_path):
     tiny.run(tmp_path, epochs=1)
-    with pytest.raises(InputError, match=r"params\.baseline \(was None, now 'running'\)"):
+    with pytest.raises(InputError, match=r"params\.baseline \(was 'none', now 'running'\)"):
         tiny.run(tmp_path, epochs=1, resume=True, params__baseline="running")
     state = torch.load(tmp_path / "checkpoints/last.pt", weights_only=True)["sampler"]
     assert "seen" not in state

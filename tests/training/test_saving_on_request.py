@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from cfol_fast import data
-from cfol_fast.training import trainer
+from cfol_fast.training import agreement, trainer
 from cfol_fast.training.evaluations import Evaluations
 from cfol_fast.training.holdout import HoldOut
 from tests.training import tiny
@@ -22,7 +22,7 @@ def whole(tmp_path_factory):
 # The run has two epochs of three steps; the second validation and the final test come last.
 MOMENTS = {
     "the second step": (trainer, "learning_rate", 2, 2),
-    "the first validation": (trainer.Trainer, "heed_signals", 1, 3),
+    "the first validation": (agreement.Agreement, "heed_signals", 1, 3),
     "the second validation": (HoldOut, "row", 2, 6),
     "the final test": (Evaluations, "test_attack", 1, 6),
 }
@@ -35,14 +35,14 @@ def test_the_run_is_saved_where_it_stands_and_goes_on(
 ):
     owner, name, call, step = MOMENTS[moment]
     run, copy = tmp_path / "run", tmp_path / "copy"
-    original = trainer.Trainer._save_as_asked
+    original = agreement.Agreement._save_as_asked
 
     def save_and_copy(self):
         original(self)
         assert self.position.step == step
         shutil.copytree(run, copy)
 
-    monkeypatch.setattr(trainer.Trainer, "_save_as_asked", save_and_copy)
+    monkeypatch.setattr(agreement.Agreement, "_save_as_asked", save_and_copy)
     with monkeypatch.context() as patch:
         tiny.signal_in_call(patch, call, owner, name, signal.SIGUSR1)
         tiny.train(tiny.tiny_config(run, data__holdout="0.2"))

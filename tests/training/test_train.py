@@ -248,7 +248,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no checkpoint"):
         cf.load(tmp_path)
     torch.save({"weights": torch.ones(3)}, tmp_path / "other.pt")
-    with pytest.raises(InputError, match="not a checkpoint of cfol_fast"):
+    with pytest.raises(InputError, match="no checkpoint of cfol_fast"):
         cf.load(tmp_path / "other.pt")
 
 
