@@ -39,7 +39,9 @@ def saved(module: Classifier) -> None:
 def test_lightnings_own_file_is_read() -> None:
     module = Classifier(lr=0.01)
     saved(module)
-    model = load_weights("last.ckpt", num_classes=3, mean=[0.0] * 3, std=[1.0] * 3)
+    model = load_weights(
+        "last.ckpt", "torchvision:squeezenet1_1", num_classes=3, mean=[0.0] * 3, std=[1.0] * 3
+    )
     x = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(model(x), module.model.eval()(x))
