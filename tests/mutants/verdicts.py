@@ -114,7 +114,7 @@ def written(faults: list[Planted], finds: dict[int, str], hashes: dict[int, str]
         "",
         "Written by `make mutants` from `tests/mutants/faults`. Each fault is planted alone in a copy of the",
         "project; the tests named here pass without it. The last column is a hash of all that the verdict",
-        "depends on: `.ci/run` plants a fault again when it has changed.",
+        "depends on: `make mutants MUTANTS_ARGS=--if-changed` plants a fault again when it has changed.",
         "",
         "| # | fault | file | found by | of |",
         "|---|---|---|---|---|",
