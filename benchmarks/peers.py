@@ -16,9 +16,10 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental import optimization
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from benchmarks.rows import FOLDED
+
 Attack = Callable[[Tensor, Tensor], object]
 EAGER = "plain eager PyTorch"
-FOLDED = "plain PyTorch, BatchNorm folded"
 COMPILED = "one compiled step, BatchNorm folded"
 # What an expert writes without an attack library; all other peers are libraries.
 EXPERTS = (EAGER, FOLDED, COMPILED)

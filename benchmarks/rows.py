@@ -20,6 +20,8 @@ AT_LEAST, AT_MOST = ">=", "<="
 FASTEST = " (the fastest peer)"
 # Follows the name of the fastest attack library, where an expert's own code is faster than every library.
 LIBRARY = " (the fastest library)"
+# The peer without which nobody knows the fastest alternative.
+FOLDED = "plain PyTorch, BatchNorm folded"
 
 
 def unmarked(against: str) -> str:

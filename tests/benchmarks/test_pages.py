@@ -12,7 +12,7 @@ from benchmarks import machine as facts
 from benchmarks import readme
 from benchmarks.limit import title_of
 from benchmarks.machine import instructions, machine_name
-from benchmarks.rows import FASTEST, Row, not_asked
+from benchmarks.rows import FASTEST, FOLDED, Row, not_asked
 from benchmarks.settings import AVX2, BEST, SETTINGS, environment, limits
 from benchmarks.unfinished import Unfinished
 
@@ -58,8 +58,8 @@ def test_the_sentence_has_both_instruction_sets_of_one_machine():
     mine = [made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", headline_rows(3.0, ""))]
     text = readme.speed(readme.of_the_first_machine([*mine, made("q", "AVX2", headline_rows(5.0, ""))]))
     assert "(p, 2 cores, 2 threads, AVX-512 and AVX2)" in text
-    assert text.count("2.00x and 3.00x (fastest alternative: ") == len(readme.SPOKEN)
-    assert "(fastest alternative: a peer)" in text
+    assert text.count("2.00x and 3.00x (fastest peer measured: ") == len(readme.SPOKEN)
+    assert "(fastest peer measured: a peer)" in text
     assert "5.00x" not in text
 
 
@@ -199,9 +199,15 @@ def test_the_short_table_says_which_instruction_set_was_not_asked_as_a_whole():
     assert said(whole(made("p", "AVX2", []))) == set()
 
 
+def test_the_sentence_says_when_the_fastest_alternative_was_not_measured():
+    row = Row("PGD-7, ResNet-18", FOLDED + FASTEST, 1.4, None, 1.0, 1.4, "n")
+    assert "not measured yet" in readme.speed([made("p", "AVX2", headline_rows(2.0, ""))])
+    assert "not measured yet" not in readme.speed([made("p", "AVX2", [row])])
+
+
 def test_the_sentence_leaves_out_what_one_setting_was_not_asked():
     text = readme.speed([made("p", "AVX-512", headline_rows(2.0, "")), made("p", "AVX2", [])])
-    assert text.count("2.00x (fastest alternative: ") == len(readme.SPOKEN)
+    assert text.count("2.00x (fastest peer measured: ") == len(readme.SPOKEN)
 
 
 @pytest.fixture
